@@ -1,0 +1,1 @@
+"""Environments, one per file, named in a configuration by their class path."""

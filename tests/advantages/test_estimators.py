@@ -1,0 +1,196 @@
+"""The classes that YAML names: the same credit however trajectories are laid out in rows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vagentrl.advantages import (
+    AdvantageEstimator,
+    BiLevelGAE,
+    DualDiscountGAE,
+    GroupRelative,
+    MaskedGAE,
+    TurnGAE,
+    bi_level_gae,
+    whiten,
+)
+from vagentrl.errors import ConfigError
+from vagentrl.types import Credit, RolloutBatch, Scores
+
+# A row: its trajectory and its tokens, each (turn, reward, value), with turn -1 off-turn.
+Token = tuple[int, float, float]
+Row = tuple[int, list[Token]]
+
+X = (-1, 0.0, 50.0)  # an observed token; its value must not matter
+END = (-1, 0.0, 8.0)  # where the value after a truncated trajectory is read
+# trajectory 0: two turns of two tokens and of one, truncated; 1: one turn; 2: three turns
+FULL_HISTORY: list[Row] = [
+    (0, [X, (0, -0.1, 1.0), (0, 1.0, 2.0), X, (1, 2.0, 3.0), X, END]),
+    (1, [X, X, (0, 0.0, 4.0), (0, -1.0, 5.0)]),
+    (2, [X, (0, 0.5, 1.5), X, (1, 0.0, 0.5), (1, 0.0, 2.5), X, (2, 3.0, -1.0)]),
+]
+# the same turns, one per row, with other observed tokens around them; trajectories interleaved
+WINDOW: list[Row] = [
+    (2, [X, X, (0, 0.5, 1.5)]),
+    (0, [X, (0, -0.1, 1.0), (0, 1.0, 2.0)]),
+    (1, [X, (0, 0.0, 4.0), (0, -1.0, 5.0)]),
+    (2, [X, X, X, (1, 0.0, 0.5), (1, 0.0, 2.5)]),
+    (0, [X, X, (1, 2.0, 3.0), X, END]),
+    (2, [(2, 3.0, -1.0)]),
+]
+ESTIMATORS = [
+    MaskedGAE(gamma=0.9, lam=0.8),
+    MaskedGAE(gamma=0.9, lam=0.8, whiten=False),
+    TurnGAE(turn_gamma=0.9, turn_lam=0.8),
+    BiLevelGAE(gamma=0.9, lam=0.8, turn_gamma=0.7, turn_lam=0.6),
+    DualDiscountGAE(token_gamma=0.9, token_lam=0.8, step_gamma=0.7, step_lam=0.6),
+    GroupRelative(),
+    GroupRelative(scale=None, baseline="leave_one_out"),
+]
+every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+
+
+def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[RolloutBatch, Scores]:
+    width = max(len(tokens) for _, tokens in rows)
+    padded = torch.tensor([tokens + [(-1, 0.0, 0.0)] * (width - len(tokens)) for _, tokens in rows])
+    turn_ids, rewards, values = padded[..., 0].long(), padded[..., 1], padded[..., 2]
+    bootstrap_index = torch.full((len(groups),), -1)
+    for n, (trajectory, tokens) in enumerate(rows):
+        if tokens[-1] == END:
+            bootstrap_index[trajectory] = n * width + len(tokens) - 1
+    rollout = RolloutBatch(
+        input_ids=torch.zeros_like(turn_ids),
+        attention_mask=torch.ones_like(turn_ids, dtype=torch.bool),
+        action_mask=turn_ids >= 0,
+        turn_ids=turn_ids,
+        rewards=rewards,
+        rollout_logprobs=torch.zeros_like(rewards),
+        trajectory_ids=torch.tensor([trajectory for trajectory, _ in rows]),
+        group_ids=torch.tensor(groups),
+        policy_version=torch.zeros(len(rows), dtype=torch.long),
+        bootstrap_index=bootstrap_index,
+    )
+    return rollout, Scores(old_logprobs=torch.zeros_like(values), values=values)
+
+
+def by_trajectory(tensor: Tensor, rollout: RolloutBatch) -> list[list[float]]:
+    """What each sampled token got, in the order of sampling (rows are in order of turns)."""
+    return [
+        tensor[mine][rollout.action_mask[mine]].tolist()
+        for mine in (rollout.trajectory_ids == n for n in range(len(rollout.group_ids)))
+    ]
+
+
+def assert_same(actual: Credit, expected: Credit) -> None:
+    torch.testing.assert_close(actual.advantages, expected.advantages)
+    assert (actual.returns is None) == (expected.returns is None)
+    if actual.returns is not None:
+        torch.testing.assert_close(actual.returns, expected.returns)
+
+
+@every_estimator
+def test_windows_give_the_credit_of_the_full_history(estimator: AdvantageEstimator):
+    rollout, scores = make(FULL_HISTORY)
+    windows, window_scores = make(WINDOW)
+    full, windowed = estimator(rollout, scores), estimator(windows, window_scores)
+    for one, other in ((full.advantages, windowed.advantages), (full.returns, windowed.returns)):
+        if one is None or other is None:
+            assert one is other
+            continue
+        for expected, actual in zip(
+            by_trajectory(one, rollout), by_trajectory(other, windows), strict=True
+        ):
+            assert actual == pytest.approx(expected)
+
+
+@every_estimator
+@pytest.mark.parametrize("rows", [FULL_HISTORY, WINDOW], ids=["full", "window"])
+def test_the_order_of_rows_changes_nothing(estimator: AdvantageEstimator, rows: list[Row]):
+    credit = estimator(*make(rows))
+    order = torch.randperm(len(rows)).tolist()
+    shuffled = estimator(*make([rows[n] for n in order]))
+    reordered = None if credit.returns is None else credit.returns[order]
+    assert_same(shuffled, Credit(credit.advantages[order], reordered))
+
+
+@every_estimator
+@pytest.mark.parametrize("rows", [FULL_HISTORY, WINDOW], ids=["full", "window"])
+def test_padding_changes_nothing(estimator: AdvantageEstimator, rows: list[Row]):
+    credit = estimator(*make(rows))
+    # one long row of a fourth trajectory that sampled nothing widens the batch
+    wide = estimator(*make([*rows, (3, [X] * 20)], groups=(0, 1, 0, 2)))
+    assert not wide.advantages[len(rows)].any()
+
+    def widen(tensor: Tensor) -> Tensor:
+        return F.pad(tensor, (0, 20 - tensor.shape[1], 0, 1))
+
+    returns = None if credit.returns is None else widen(credit.returns)
+    assert_same(wide, Credit(widen(credit.advantages), returns))
+
+
+@every_estimator
+def test_a_batch_without_sampled_tokens_gets_no_credit(estimator: AdvantageEstimator):
+    credit = estimator(*make([(0, [X, X]), (1, [X])], groups=(0, 0)))
+    assert not credit.advantages.any()
+
+
+def test_the_class_is_its_function_and_the_value_after_the_end():
+    rollout, scores = make(FULL_HISTORY)
+    assert scores.values is not None
+    advantages, returns = bi_level_gae(
+        rollout.rewards, scores.values, rollout.action_mask, rollout.turn_ids,
+        bootstrap=torch.tensor([8.0, 0.0, 0.0]), gamma=0.9, lam=0.8, turn_gamma=0.7, turn_lam=0.6,
+    )  # fmt: skip
+    plain = BiLevelGAE(0.9, 0.8, 0.7, 0.6, whiten=False)(rollout, scores)
+    assert_same(plain, Credit(advantages, returns))
+    white = BiLevelGAE(0.9, 0.8, 0.7, 0.6)(rollout, scores)
+    assert_same(white, Credit(whiten(advantages, rollout.action_mask), returns))
+
+
+def test_group_relative_sums_the_rewards_of_a_trajectory():
+    rollout, scores = make(WINDOW)
+    credit = GroupRelative(scale=None)(rollout, replace(scores, values=None))
+    # trajectory 0 earned 2.9, trajectory 2 earned 3.5, both in group 0; trajectory 1 is alone
+    expected = [[-0.3] * 3, [0.0] * 2, [0.3] * 4]
+    for actual, wanted in zip(by_trajectory(credit.advantages, rollout), expected, strict=True):
+        assert actual == pytest.approx(wanted, abs=1e-6)
+    assert credit.returns is None
+    assert float(credit.advantages[~rollout.action_mask].abs().sum()) == 0.0
+
+
+def test_credit_carries_no_gradient():
+    rollout, scores = make(FULL_HISTORY)
+    assert scores.values is not None
+    scores.values.requires_grad_()
+    credit = BiLevelGAE()(rollout, scores)
+    assert not credit.advantages.requires_grad
+    assert credit.returns is not None and not credit.returns.requires_grad
+
+
+def test_only_group_relative_needs_no_critic():
+    needs = {type(estimator): estimator.needs_critic for estimator in ESTIMATORS}
+    assert [kind for kind, needed in needs.items() if not needed] == [GroupRelative]
+
+
+def test_a_missing_critic_is_named_with_its_remedy():
+    rollout, scores = make(FULL_HISTORY)
+    with pytest.raises(ConfigError, match=r"TurnGAE reads the critic's values.*GroupRelative"):
+        TurnGAE()(rollout, replace(scores, values=None))
+
+
+@pytest.mark.parametrize(
+    ("build", "setting"),
+    [
+        (lambda: MaskedGAE(lam=1.5), "lam"),
+        (lambda: TurnGAE(turn_gamma=-0.1), "turn_gamma"),
+        (lambda: BiLevelGAE(turn_lam=2.0), "turn_lam"),
+        (lambda: DualDiscountGAE(step_gamma=float("nan")), "step_gamma"),
+    ],
+)
+def test_a_discount_outside_0_to_1_is_refused_by_name(build, setting: str):
+    with pytest.raises(ConfigError, match=f"^{setting} is "):
+        build()

@@ -1,0 +1,32 @@
+"""vagentrl: reinforcement learning for agents that see, speak and act over many turns."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AgentModule": "vagentrl.modules.agent",
+    "Engine": "vagentrl.engine",
+    "Environment": "vagentrl.environment",
+    "Observation": "vagentrl.types",
+    "Reply": "vagentrl.types",
+    "RolloutDataModule": "vagentrl.data",
+    "Sampling": "vagentrl.engine",
+    "State": "vagentrl.types",
+    "StepResult": "vagentrl.types",
+    "Trajectory": "vagentrl.types",
+    "Turn": "vagentrl.types",
+    "VagentError": "vagentrl.errors",
+}
+
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: `import vagentrl` must not wait for torch.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vagentrl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,6 @@
+"""``python -m vagentrl``."""
+
+from vagentrl.cli import main
+
+if __name__ == "__main__":
+    main()

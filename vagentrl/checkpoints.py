@@ -1,0 +1,37 @@
+"""Checkpoints that a full disk cannot spoil."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+
+from vagentrl.errors import VagentError
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes beside the target and moves into place: a checkpoint is whole or not there."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
+    ) -> None:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(target.name + ".partial")
+        try:
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            written = partial.stat().st_size if partial.exists() else 0
+            partial.unlink(missing_ok=True)
+            raise VagentError(
+                f"the checkpoint {target} could not be written ({error}); it stopped after "
+                f"{written / 2**20:.1f} MiB. Earlier checkpoints in {target.parent} are untouched: "
+                "make room, then resume with --ckpt_path"
+            ) from error

@@ -1,0 +1,54 @@
+"""The command line. Only the chosen command's libraries are imported: ``--help`` is instant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from vagentrl import __version__
+from vagentrl.errors import VagentError
+
+HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
+
+usage: vagentrl COMMAND [options]
+
+commands:
+  fit         train a policy                       vagentrl fit --config configs/sokoban_vlm.yaml
+  validate    evaluate it on held-out episodes     vagentrl validate --config … [--ckpt_path …]
+  test        the same, as a final test
+  check       dry run: build everything but the weights, and say how large it is
+  warmstart   make a tiny model from nothing       vagentrl warmstart --config configs/warmstart/…
+
+  vagentrl COMMAND --help           all options of a command
+  vagentrl COMMAND --print_config   all settings with their values, as YAML
+  any setting can be overridden:    --data.groups 32 --model.optimizer.actor_lr 1e-4
+"""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command; errors of vagentrl end it with one message instead of a traceback."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(HELP)
+        return
+    if arguments[0] == "--version":
+        print(__version__)
+        return
+    command, *rest = arguments
+    try:
+        if command in {"fit", "validate", "test"}:
+            from vagentrl.commands import run_trainer
+
+            run_trainer([command, *rest])
+        elif command == "check":
+            from vagentrl.commands import run_check
+
+            run_check(rest)
+        elif command == "warmstart":
+            from vagentrl.commands import run_warmstart
+
+            run_warmstart(rest)
+        else:
+            raise SystemExit(f"vagentrl: no command {command!r}; see vagentrl --help")
+    except VagentError as error:
+        raise SystemExit(f"vagentrl: {type(error).__name__}: {error}") from error

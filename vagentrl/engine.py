@@ -1,0 +1,127 @@
+"""What an engine is: it samples replies from the policy, token in, token out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vagentrl.errors import ConfigError
+from vagentrl.types import Finish, VisionInputs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How replies are sampled.
+
+    Args:
+        temperature: Divides the logits; 0 is greedy.
+        top_p: Smallest set of tokens whose probabilities sum to at least this; 1 keeps all.
+        top_k: Number of most likely tokens to keep; 0 keeps all.
+        max_tokens: Tokens a reply may have, end of turn included.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 200
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ConfigError(f"temperature is {self.temperature}; give 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p}; give a share in (0, 1], 1 keeps all tokens")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k is {self.top_k}; give 0 (keep all tokens) or a count")
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}; a reply needs at least 1")
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One reply to sample.
+
+    Attributes:
+        session: Names the episode; an engine may keep state (a KV cache) from turn to turn.
+        prompt_ids: The whole context so far, image tokens already expanded.
+        images: All images of the context, in reading order.
+        sampling: How to sample.
+        seed: Decides the reply together with the weights and the context, whatever else is
+            being sampled at the same time.
+    """
+
+    session: int
+    prompt_ids: tuple[int, ...]
+    images: tuple[Image, ...]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A sampled reply: its tokens (a stop token included), their log-probs, and why it ended."""
+
+    reply_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What an engine must know of the tokens.
+
+    Attributes:
+        stop_ids: Tokens that end a turn.
+        banned_ids: Tokens that are never sampled: a sampled image token would ask for an image
+            that does not exist.
+        context_length: Tokens that the model can read at most.
+        encode_images: Images to model inputs, all in one row.
+    """
+
+    stop_ids: frozenset[int]
+    banned_ids: frozenset[int]
+    context_length: int
+    encode_images: Callable[[Sequence[Image]], VisionInputs]
+
+
+class Engine(ABC):
+    """Samples replies. All methods are called from one thread, `generate` from many coroutines.
+
+    Attributes:
+        policy_version: Version of the weights that replies are sampled from; -1 before the first.
+        sampled_tokens: Tokens sampled since the engine was made.
+        busy_s: Seconds spent computing since the engine was made.
+    """
+
+    policy_version: int = -1
+    sampled_tokens: int = 0
+    busy_s: float = 0.0
+
+    @abstractmethod
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        """Called once, before anything is sampled."""
+
+    @abstractmethod
+    def update_weights(self, policy: nn.Module, version: int) -> None:
+        """Sample from the weights of this policy from now on; kept state of sessions is void.
+
+        Args:
+            policy: A Hugging Face model with a language-model head.
+            version: Becomes `policy_version`.
+        """
+
+    @abstractmethod
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Sample one reply.
+
+        Raises:
+            EngineError: When the request cannot be answered; other requests go on.
+        """
+
+    def release(self, session: int) -> None:
+        """The episode is over: forget what was kept for it."""

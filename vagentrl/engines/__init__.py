@@ -1,0 +1,20 @@
+"""Engines sample the replies. Each is imported when it is first named: some are heavy."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vagentrl.engines.scripted import ScriptedEngine
+    from vagentrl.engines.transformers import TransformersEngine
+
+__all__ = ["ScriptedEngine", "TransformersEngine"]
+
+_HOME = {"ScriptedEngine": "scripted", "TransformersEngine": "transformers"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"vagentrl.engines has no {name!r}; it has {sorted(_HOME)}")
+    return getattr(import_module(f"vagentrl.engines.{_HOME[name]}"), name)

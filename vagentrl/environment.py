@@ -1,0 +1,289 @@
+"""What an environment is.
+
+An environment parses nothing and renders nothing for the model: it gets a parsed reply and answers
+with an observation. One instance plays one episode at a time; `reset` starts the next.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from vagentrl.errors import ConfigError, EnvError
+from vagentrl.formats import FreeThink, ReplyFormat
+from vagentrl.types import Observation, Reply, State, StepResult
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def train_seed(index: int) -> int:
+    """The ``index``-th training seed: even, so that it is never a held-out one."""
+    return 2 * index
+
+
+def held_out_seed(index: int) -> int:
+    """The ``index``-th held-out seed: odd, so that it is never a training one."""
+    return 2 * index + 1
+
+
+def is_held_out(seed: int) -> bool:
+    """Whether a seed belongs to the held-out half.
+
+    An environment with few initial states should let this decide which *states* it may draw, so
+    that held-out episodes show states that training never started from.
+    """
+    return seed % 2 == 1
+
+
+class Environment(ABC):
+    """A task that is played over turns.
+
+    Args:
+        format: How the agent is asked to reply, and how its reply is parsed.
+    """
+
+    def __init__(self, format: ReplyFormat | None = None) -> None:
+        self.format = format if format is not None else FreeThink()
+
+    @abstractmethod
+    def system_prompt(self) -> str:
+        """The task and the reply format, in words; the same for every episode."""
+
+    @abstractmethod
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        """Start an episode.
+
+        Args:
+            seed: Decides the initial state, in every process and for ever.
+            transition_seed: Decides the randomness of the transitions. Members of a group share
+                ``seed`` and differ in this one.
+        """
+
+    @abstractmethod
+    def step(self, reply: Reply) -> StepResult:
+        """Play one parsed reply; a malformed one must be answered too, not raised on."""
+
+    def state(self) -> State | None:
+        """The true state now, for judges and demonstrators; None where there is no such thing."""
+        return None
+
+    def oracle(self) -> tuple[str, ...] | None:
+        """The best actions from here to the end; None where unknown or where nothing helps."""
+        return None
+
+    def frame(self) -> Image | None:
+        """A picture of the state now, for people; None where there is no such thing."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 (most environments hold nothing)
+        """Give back what the environment holds."""
+
+
+class Outcome(NamedTuple):
+    """What one action did.
+
+    Attributes:
+        reward: Its reward.
+        done: Whether the task is over.
+        success: Whether it is over because it was solved.
+        changed: Whether the action changed the state.
+    """
+
+    reward: float
+    done: bool = False
+    success: bool = False
+    changed: bool = True
+
+
+class ActionEnvironment(Environment):
+    """An environment whose replies are lists of named actions.
+
+    It holds the rules that do not depend on the task: what a malformed reply or an unknown action
+    costs, how many actions and turns there are. A subclass says what an action does.
+
+    Args:
+        action_names: The names of the actions; an agent may write them in any case.
+        format: How the agent is asked to reply, and how its reply is parsed.
+        actions_per_turn: Actions that a reply may hold; the rest is ignored.
+        actions_per_episode: Actions after which an episode is truncated; None sets no limit.
+        turn_limit: Turns after which an episode is truncated.
+        format_reward: Added for a well-formed reply.
+        format_penalty: Subtracted for a malformed reply.
+        invalid_action: What an unknown action does: ``skip`` it, play the ``default`` action in
+            its place, or ``end_turn`` there. A malformed reply plays one default action under
+            ``default`` and nothing otherwise.
+        default_action: The action that ``invalid_action: default`` plays.
+        invalid_penalty: Subtracted for each unknown action.
+        reward_scale: Multiplies every reward and penalty.
+        feedback: Whether the next observation says what was wrong with the reply.
+    """
+
+    def __init__(
+        self,
+        action_names: Sequence[str],
+        format: ReplyFormat | None = None,
+        actions_per_turn: int = 1,
+        actions_per_episode: int | None = None,
+        turn_limit: int = 12,
+        format_reward: float = 0.0,
+        format_penalty: float = 0.1,
+        invalid_action: Literal["skip", "default", "end_turn"] = "skip",
+        default_action: str | None = None,
+        invalid_penalty: float = 0.0,
+        reward_scale: float = 1.0,
+        feedback: bool = False,
+    ) -> None:
+        super().__init__(format)
+        self.action_names = tuple(action_names)
+        self._spellings = {name.casefold(): name for name in self.action_names}
+        self.actions_per_turn = actions_per_turn
+        self.actions_per_episode = actions_per_episode
+        self.turn_limit = turn_limit
+        self.format_reward = format_reward
+        self.format_penalty = format_penalty
+        self.invalid_action = invalid_action
+        self.default_action = default_action
+        self.invalid_penalty = invalid_penalty
+        self.reward_scale = reward_scale
+        self.feedback = feedback
+        self._check()
+        self._over = True
+        self._solved = False
+        self._turns = 0
+        self._actions = 0
+
+    # ------------------------------------------------------------------ what a subclass provides
+
+    @abstractmethod
+    def _start(self, seed: int, transition_seed: int) -> None:
+        """Set up the initial state."""
+
+    @abstractmethod
+    def _act(self, action: str) -> Outcome:
+        """Play one action, given in the spelling of ``action_names``."""
+
+    @abstractmethod
+    def _observe(self) -> Observation:
+        """What the agent sees now."""
+
+    # --------------------------------------------------------------------------- the shared rules
+
+    @property
+    def longest_episode(self) -> int:
+        """The most actions that an episode can hold under the limits."""
+        by_turns = self.turn_limit * self.actions_per_turn
+        return min(by_turns, self.actions_per_episode or by_turns)
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self._start(seed, transition_seed)
+        self._begin()
+        return self._observe()
+
+    def step(self, reply: Reply) -> StepResult:
+        if self._over:
+            raise EnvError(f"{type(self).__name__} got a reply, but no episode is on; call reset")
+        malformed = reply.problem is not None
+        asked = [] if malformed else self._asked(reply)
+        reward = -self.format_penalty if malformed else self.format_reward
+        reward -= self.invalid_penalty * asked.count(None)
+        self._turns += 1
+        played = changed = 0
+        terminated = False
+        for action in self._executable([None] if malformed else asked):
+            outcome = self._act(action)
+            reward += outcome.reward
+            played += 1
+            changed += outcome.changed
+            self._actions += 1
+            terminated, self._solved = outcome.done, outcome.success
+            if terminated or self._actions == self.actions_per_episode:
+                break
+        out_of_budget = self._turns == self.turn_limit or self._actions == self.actions_per_episode
+        self._over = terminated or out_of_budget
+        return StepResult(
+            observation=self._answer(reply, unknown=None in asked),
+            reward=self.reward_scale * reward,
+            terminated=terminated,
+            truncated=out_of_budget and not terminated,
+            metrics={
+                "success": float(self._solved),
+                "format_valid": float(not malformed),
+                "valid_actions": 1 - asked.count(None) / len(asked) if asked else 0.0,
+                "effective_actions": changed / played if played else 0.0,
+            },
+        )
+
+    def _begin(self) -> None:
+        """Start counting a new episode."""
+        self._over = self._solved = False
+        self._turns = self._actions = 0
+
+    def _asked(self, reply: Reply) -> list[str | None]:
+        """The actions of the turn in our spelling, None where unknown."""
+        written = reply.actions[: self.actions_per_turn]
+        asked = [self._spellings.get(action.casefold()) for action in written]
+        if self.invalid_action == "end_turn" and None in asked:
+            return asked[: asked.index(None) + 1]
+        return asked
+
+    def _executable(self, asked: Sequence[str | None]) -> list[str]:
+        stand_in = self.default_action if self.invalid_action == "default" else None
+        return [action for name in asked if (action := name or stand_in) is not None]
+
+    def _answer(self, reply: Reply, unknown: bool) -> Observation:
+        """The next observation, after a word on the reply if feedback is wanted."""
+        observation = self._observe()
+        if not self.feedback or (reply.problem is None and not unknown):
+            return observation
+        # never the agent's own words: they may hold anything, even an image placeholder
+        actions = ", ".join(self.action_names)
+        wrong = reply.problem or f"unknown action; the actions are {actions}"
+        return replace(observation, text=f"Your reply was wrong: {wrong}.\n{observation.text}")
+
+    def _check(self) -> None:
+        """Raise on settings that cannot work, alone or together."""
+        for name in ("actions_per_turn", "actions_per_episode", "turn_limit"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ConfigError(f"{name} is {limit}; give at least 1")
+        for name in ("format_penalty", "invalid_penalty"):
+            if getattr(self, name) < 0:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; it is subtracted, so give 0 or more"
+                )
+        if len(self._spellings) < len(self.action_names):
+            raise ConfigError(
+                f"action names {self.action_names} must differ in more than upper and lower case"
+            )
+        if (
+            self.actions_per_episode is not None
+            and self.actions_per_episode < self.actions_per_turn
+        ):
+            raise ConfigError(
+                f"actions_per_episode is {self.actions_per_episode} but actions_per_turn is "
+                f"{self.actions_per_turn}: no turn could ever hold that many; lower the latter"
+            )
+        if (self.invalid_action == "default") != (self.default_action is not None):
+            raise ConfigError(
+                f"invalid_action is {self.invalid_action!r} and default_action is "
+                f"{self.default_action!r}; 'default' needs a default_action, the others want none"
+            )
+        if self.default_action is not None and self.default_action not in self.action_names:
+            raise ConfigError(
+                f"default_action is {self.default_action!r}; give one of "
+                f"{', '.join(self.action_names)}"
+            )
+        separator = self.format.action_separator
+        if separator is None and self.actions_per_turn > 1:
+            raise ConfigError(
+                f"actions_per_turn is {self.actions_per_turn} but the format's action_separator "
+                "is null, so an answer is one action; give a separator"
+            )
+        if separator is not None and any(separator in name for name in self.action_names):
+            raise ConfigError(
+                f"the format's action_separator {separator!r} occurs in one of the action names "
+                f"{', '.join(self.action_names)}; choose another"
+            )

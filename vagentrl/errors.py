@@ -1,0 +1,33 @@
+"""Every error that vagentrl raises on purpose.
+
+Each message says what was seen, what was wanted and what to try. The errors of a rollout name the
+boundary that failed, so that a failed episode can be counted under it.
+"""
+
+
+class VagentError(Exception):
+    """Root of all errors raised by vagentrl."""
+
+
+class ConfigError(VagentError, ValueError):
+    """Settings that cannot work, alone or together; raised where they are given."""
+
+
+class ShapeError(VagentError, ValueError):
+    """Values that do not line up with each other."""
+
+
+class RolloutError(VagentError, RuntimeError):
+    """An episode could not be played to its end."""
+
+
+class EnvError(RolloutError):
+    """The environment raised, hung or answered nonsense."""
+
+
+class JudgeError(RolloutError):
+    """A judge gave no verdict."""
+
+
+class EngineError(RolloutError):
+    """The engine could not answer a generation request."""

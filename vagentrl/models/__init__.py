@@ -1,0 +1,1 @@
+"""Loading of checkpoints, and the tiny ones that ship with the project."""

@@ -1,0 +1,86 @@
+"""One forward pass over rollout rows, for every model that the trainer holds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from vagentrl.types import RolloutBatch
+
+LOGITS_PER_CHUNK = 2**26
+"""Logits held at once: with a vocabulary of 152k, about 440 tokens, 256 MB in float32."""
+
+
+def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
+    """Hidden state before each token.
+
+    Args:
+        backbone: A Hugging Face model without its head.
+        rollout: Rows of ``(B, T)`` tokens.
+
+    Returns:
+        ``(B, T, D)``; column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
+    """
+    hidden = backbone(**_model_inputs(backbone, rollout), use_cache=False).last_hidden_state
+    return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
+
+
+def _model_inputs(backbone: nn.Module, rollout: RolloutBatch) -> dict[str, Tensor]:
+    # No attention mask: rows are padded on the right, so causal attention alone keeps real tokens
+    # from seeing padding, and the attention kernel may use its faster causal form.
+    inputs = {"input_ids": rollout.input_ids}
+    images = rollout.vision.model_inputs() if rollout.vision is not None else {}
+    if images:
+        image_token = backbone.config.image_token_id  # pyright: ignore
+        inputs["mm_token_type_ids"] = (rollout.input_ids == image_token).int()
+    return inputs | images
+
+
+def token_logprobs(
+    policy: PreTrainedModel,
+    states: Tensor,
+    rollout: RolloutBatch,
+    banned_ids: Tensor,
+    *,
+    with_entropy: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of the sampled tokens, and the entropy of the distributions they came from.
+
+    The head runs on sampled tokens only, a chunk at a time, and its logits are recomputed in the
+    backward pass: with a large vocabulary they would fill the memory.
+
+    Args:
+        policy: The model whose head reads the states.
+        states: ``(B, T, D)`` from `states_before`.
+        rollout: The rows; its temperature and action mask are used.
+        banned_ids: ``(K,)`` tokens that the engine never samples.
+        with_entropy: Whether to compute the entropy too.
+
+    Returns:
+        ``(B, T)`` log-probs and entropies (None if not asked), float32, 0 off the action mask.
+    """
+    mask = rollout.action_mask
+    head = policy.get_output_embeddings()
+    picked, targets = states[mask], rollout.input_ids[mask]
+    chunk = max(1, LOGITS_PER_CHUNK // head.out_features)  # pyright: ignore
+    recompute = torch.is_grad_enabled() and len(picked) > chunk
+
+    def score(states: Tensor, targets: Tensor) -> Tensor:
+        logits = head(states).float() / rollout.temperature
+        logits = logits.index_fill(-1, banned_ids, torch.finfo(logits.dtype).min)
+        logprobs = logits.log_softmax(-1)
+        chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
+        if not with_entropy:
+            return chosen[None]
+        return torch.stack([chosen, -(logprobs.exp() * logprobs).sum(-1)])
+
+    pieces = [
+        torch.utils.checkpoint.checkpoint(score, s, t, use_reentrant=False)
+        if recompute
+        else score(s, t)
+        for s, t in zip(picked.split(chunk), targets.split(chunk), strict=True)
+    ]
+    scored = torch.cat(pieces, dim=-1)  # pyright: ignore
+    spread = [picked.new_zeros(mask.shape, dtype=torch.float32).masked_scatter(mask, s) for s in scored]
+    return spread[0], spread[1] if with_entropy else None

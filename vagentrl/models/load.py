@@ -1,0 +1,102 @@
+"""Load any Hugging Face causal language model, or vision-language model of the Qwen-VL family."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
+
+SHIPPED = {"tiny-sokoban-vlm": "sokoban_vlm", "tiny-sokoban-text": "sokoban_text"}
+
+
+def checkpoint_path(model: str) -> str:
+    """Folder or hub name of a model.
+
+    Args:
+        model: A folder, a hub name such as ``Qwen/Qwen2.5-VL-3B-Instruct``, or the name of a model
+            that ships with vagentrl (``tiny-sokoban-vlm``, ``tiny-sokoban-text``).
+
+    Raises:
+        ConfigError: When a path is meant but nothing is there.
+    """
+    if model in SHIPPED:
+        return str(files("vagentrl.models") / "tiny" / SHIPPED[model])
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"{model!r} is a folder without config.json, so not a Hugging Face checkpoint; "
+                f"it holds {sorted(entry.name for entry in path.iterdir())[:8]}"
+            )
+        return str(path)
+    looks_like_a_path = model.startswith((".", "/", "~")) or model.count("/") != 1
+    if looks_like_a_path:
+        raise ConfigError(
+            f"there is no model folder {model!r}; give the folder of a Hugging Face checkpoint, a "
+            f"hub name (owner/name) or one that ships here: {', '.join(SHIPPED)}"
+        )
+    return model
+
+
+def load_config(model: str) -> PretrainedConfig:
+    """Configuration of a checkpoint, without its weights."""
+    from transformers import AutoConfig
+
+    path = checkpoint_path(model)
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the configuration of model {model!r} cannot be read: {error}. Give an existing "
+            f"folder, a hub name this machine can reach, or one of {', '.join(SHIPPED)}"
+        ) from error
+
+
+def reads_images(config: PretrainedConfig) -> bool:
+    """Whether the model takes images."""
+    return getattr(config, "vision_config", None) is not None
+
+
+def context_length(config: PretrainedConfig) -> int:
+    """Tokens that the model can read at most."""
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def load_policy(
+    model: str,
+    *,
+    dtype: torch.dtype | None = None,
+    gradient_checkpointing: bool = False,
+    meta: bool = False,
+) -> PreTrainedModel:
+    """A model with its language-model head.
+
+    Args:
+        model: See `checkpoint_path`.
+        dtype: Type of the weights; None keeps the checkpoint's.
+        gradient_checkpointing: Trade compute for memory in the backward pass.
+        meta: Build the architecture on the meta device, without weights (a dry run).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config = load_config(model)
+    auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
+    if meta:
+        with torch.device("meta"):
+            policy = auto.from_config(config, dtype=dtype or torch.float32)
+    else:
+        try:
+            policy = auto.from_pretrained(checkpoint_path(model), dtype=dtype or "auto")
+        except OSError as error:
+            raise ConfigError(f"the weights of model {model!r} cannot be loaded: {error}") from error
+    policy.config.use_cache = False
+    if gradient_checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
+    return policy

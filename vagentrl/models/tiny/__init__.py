@@ -1,0 +1,173 @@
+"""Tiny models with the architecture of big ones, and a tokenizer made for their task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers.image_processing_utils import BaseImageProcessor
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """Shape of a tiny model: Qwen2.5-VL with images, Qwen2 without.
+
+    Args:
+        images: Whether it sees.
+        hidden_size: Width of the language model.
+        layers: Its depth.
+        heads: Its attention heads.
+        kv_heads: Its key-value heads.
+        intermediate_size: Width inside its MLPs.
+        vocabulary: Tokens, the 256 bytes and the special ones included.
+        atoms: Characters that are always tokens of their own, so that what they say (a digit, a
+            cell of a grid) looks the same wherever it stands.
+        context_length: Tokens it can read.
+        vision_hidden_size: Width of the vision tower.
+        vision_layers: Its depth.
+        vision_heads: Its attention heads.
+        patch: Pixels on a side of a patch.
+        merge: Patches on a side of what becomes one token.
+    """
+
+    images: bool = True
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    intermediate_size: int = 384
+    vocabulary: int = 768
+    atoms: str = "0123456789"
+    context_length: int = 2048
+    vision_hidden_size: int = 64
+    vision_layers: int = 2
+    vision_heads: int = 4
+    patch: int = 14
+    merge: int = 2
+
+
+def build_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE, trained on the texts that the model will read and write.
+
+    Merges may cross words: a phrase that every prompt repeats becomes few tokens.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if shape.vocabulary < 256 + len(SPECIAL_TOKENS):
+        raise ConfigError(
+            f"vocabulary is {shape.vocabulary}; {256 + len(SPECIAL_TOKENS)} tokens are the bytes "
+            "and the special ones"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    atoms = "".join("\\" + atom if not atom.isalnum() else atom for atom in shape.atoms)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore
+        [
+            pre_tokenizers.Split(Regex(f"[{atoms}]"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore
+    trainer = trainers.BpeTrainer(
+        vocab_size=shape.vocabulary,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(SPECIAL_TOKENS),
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = (Path(__file__).parent / "chat_template.jinja").read_text()
+    return fast
+
+
+def build_image_processor(shape: TinyModel) -> BaseImageProcessor:
+    """Qwen2-VL's own, for small patches counts: no image is enlarged."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+        Qwen2VLImageProcessorPil,
+    )
+
+    side = shape.patch * shape.merge
+    return Qwen2VLImageProcessorPil(
+        patch_size=shape.patch,
+        merge_size=shape.merge,
+        size={"shortest_edge": side**2, "longest_edge": 256 * side**2},
+    )
+
+
+def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    """Randomly initialised model (by torch's global generator)."""
+    from transformers import (
+        Qwen2_5_VLConfig,
+        Qwen2_5_VLForConditionalGeneration,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+    )
+
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "max_position_embeddings": shape.context_length,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+        "pad_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+    }
+    if not shape.images:
+        return Qwen2ForCausalLM(Qwen2Config(**text))
+    head_dim = shape.hidden_size // shape.heads
+    temporal = head_dim // 8  # of the head_dim / 2 rotary frequencies; the rest for height, width
+    spatial = (head_dim // 2 - temporal) // 2
+    vision = {
+        "depth": shape.vision_layers,
+        "hidden_size": shape.vision_hidden_size,
+        "intermediate_size": 2 * shape.vision_hidden_size,
+        "num_heads": shape.vision_heads,
+        "out_hidden_size": shape.hidden_size,
+        "patch_size": shape.patch,
+        "spatial_merge_size": shape.merge,
+        "fullatt_block_indexes": list(range(shape.vision_layers)),
+        "window_size": 64 * shape.patch * shape.merge,
+    }
+    config = Qwen2_5_VLConfig(
+        text_config=text
+        | {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [head_dim // 2 - 2 * spatial, spatial, spatial],
+            }
+        },
+        vision_config=vision,
+        tie_word_embeddings=True,
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)

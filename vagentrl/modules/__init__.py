@@ -1,0 +1,1 @@
+"""The models as LightningModules, under one root: `AgentModule`."""

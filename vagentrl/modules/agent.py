@@ -1,0 +1,296 @@
+"""The root module: actor, critic and reference, and one step of learning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from vagentrl.advantages import AdvantageEstimator
+from vagentrl.callbacks.base import AgentCallback
+from vagentrl.errors import ConfigError
+from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
+from vagentrl.models.load import load_policy
+from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.critic import CriticModule
+from vagentrl.modules.reference import ReferenceModule
+from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch, Trajectory
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """One optimizer with two parameter groups (DeepSpeed allows no second optimizer).
+
+    Args:
+        actor_lr: Learning rate of the actor.
+        critic_lr: Learning rate of the critic.
+        warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
+        final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
+        betas: Decay of the two moments.
+        eps: Added to the root of the second moment. Larger than usual: on tokens that are nearly
+            certain the gradients are tiny, and a small eps would blow them up.
+        weight_decay: Decoupled weight decay.
+    """
+
+    actor_lr: float = 1e-6
+    critic_lr: float = 1e-5
+    warmup_iterations: int = 0
+    final_lr_scale: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-5
+    weight_decay: float = 0.0
+
+
+class AgentModule(LightningModule):
+    """Trains a policy to act over turns.
+
+    Args:
+        policy: Checkpoint to start from: a folder, a hub name, or one that ships with vagentrl.
+        advantage: Estimates advantages; decides whether there is a critic.
+        policy_loss: The loss of each sampled token.
+        critic: ``own`` gives the critic a backbone of its own, which starts as the policy's;
+            ``shared`` is a value head on the actor's.
+        aggregation: How the losses of tokens become one.
+        value_coef: Weight of the value loss.
+        value_clip: Distance that a value may move from the old one in the loss; None: any.
+        entropy_coef: Weight of the entropy bonus.
+        optimizer: Learning rates and the like.
+        dtype: Type of the weights.
+        gradient_checkpointing: Trade compute for memory.
+        score_batch_size: Rows in one forward pass without gradient.
+    """
+
+    actor: ActorModule
+    critic: CriticModule | None
+    reference: ReferenceModule | None
+
+    def __init__(
+        self,
+        policy: str,
+        advantage: AdvantageEstimator,
+        policy_loss: PolicyLoss = PPOClip(),  # noqa: B008 (frozen)
+        critic: Literal["own", "shared"] = "own",
+        aggregation: Aggregation = Aggregation(),  # noqa: B008 (frozen)
+        value_coef: float = 1.0,
+        value_clip: float | None = 0.5,
+        entropy_coef: float = 0.001,
+        optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        gradient_checkpointing: bool = False,
+        score_batch_size: int = 32,
+    ) -> None:
+        super().__init__()
+        self.policy_name = policy
+        self.advantage = advantage
+        self.policy_loss = policy_loss
+        self.critic_kind = critic
+        self.aggregation = aggregation
+        self.value_coef = value_coef
+        self.value_clip = value_clip
+        self.entropy_coef = entropy_coef
+        self.settings = optimizer
+        self.dtype_name = dtype
+        self.gradient_checkpointing = gradient_checkpointing
+        self.score_batch_size = score_batch_size
+        self.iteration = 0
+        self.first_actor_iteration = 0
+        self.needs_reference = False
+
+    # ------------------------------------------------------------------------------- the models
+
+    def configure_model(self) -> None:
+        if hasattr(self, "actor"):
+            return
+        self.build(self.trainer.datamodule.renderer.banned_ids)  # pyright: ignore
+
+    def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
+        """Make the models.
+
+        Args:
+            banned_ids: Tokens that the engine never samples.
+            meta: Build them on the meta device, without weights.
+        """
+        load = partial(
+            load_policy,
+            self.policy_name,
+            dtype=getattr(torch, self.dtype_name),
+            gradient_checkpointing=self.gradient_checkpointing,
+            meta=meta,
+        )
+        policy = load()
+        self.actor = ActorModule(policy, banned_ids)
+        self.critic = None
+        if self.advantage.needs_critic:
+            backbone = load().base_model if self.critic_kind == "own" else None
+            self.critic = CriticModule(policy, backbone)
+        self.reference = ReferenceModule(load(), banned_ids) if self.needs_reference else None
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        groups = [
+            {"name": "actor", "params": list(self.actor.parameters()), "lr": self.settings.actor_lr}
+        ]
+        if self.critic is not None:
+            critic = list(self.critic.parameters())
+            groups.append({"name": "critic", "params": critic, "lr": self.settings.critic_lr})
+        return torch.optim.AdamW(
+            groups,
+            betas=self.settings.betas,
+            eps=self.settings.eps,
+            weight_decay=self.settings.weight_decay,
+        )
+
+    @property
+    def actor_is_training(self) -> bool:
+        """Whether this iteration changes the actor; CriticWarmup holds it off."""
+        return self.iteration >= self.first_actor_iteration
+
+    def behaviours(self) -> Iterator[AgentCallback]:
+        """The trainer's callbacks that take part in an iteration."""
+        return (c for c in self.trainer.callbacks if isinstance(c, AgentCallback))  # pyright: ignore
+
+    def record(self, name: str, value: float) -> None:
+        """Add a number to what is logged about this iteration's collection."""
+        self.trainer.datamodule.report[name] = value  # pyright: ignore
+
+    # --------------------------------------------------------------------------------- scoring
+
+    @torch.no_grad()
+    def assess(self, rollout: RolloutBatch) -> tuple[RolloutBatch, Scores, Credit]:
+        """Score a collected batch, let behaviours adjust its rewards, and assign credit."""
+        with self.trainer.precision_plugin.forward_context():  # the first ratio is then exactly 1
+            scores = self.score(rollout)
+        for behaviour in self.behaviours():
+            rollout = behaviour.on_scores(self, rollout, scores)
+        return rollout, scores, self.advantage(rollout, scores)
+
+    def score(self, rollout: RolloutBatch) -> Scores:
+        """Log-probs, reference log-probs and values of all rows, without gradient."""
+        old = torch.zeros_like(rollout.rewards)
+        ref = torch.zeros_like(old) if self.reference is not None else None
+        values = torch.zeros_like(old) if self.critic is not None else None
+        by_length = rollout.attention_mask.sum(-1).argsort()  # little padding in each pass
+        for rows in by_length.split(self.score_batch_size):
+            part = rollout.select(rows)
+            columns = slice(0, part.input_ids.shape[1])
+            states = self.actor.states(part)
+            old[rows, columns] = self.actor.logprobs(states, part)[0]
+            if self.reference is not None and ref is not None:
+                ref[rows, columns] = self.reference(part)
+            if self.critic is not None and values is not None:
+                values[rows, columns] = self.critic(part, states)
+        return Scores(old, ref, values)
+
+    # -------------------------------------------------------------------------------- learning
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # batches are made where the models are
+
+    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
+        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
+        loss = batch.weights.new_zeros(())
+        states = None
+        if self.actor_is_training:
+            states = self.actor.states(batch.rollout)
+            loss = loss + self._policy_loss(states, batch)
+        if self.critic is not None:
+            loss = loss + self.value_coef * self._value_loss(states, batch)
+        # Lightning takes the mean over accumulated micro-batches; the weights want their sum.
+        return loss * self.trainer.accumulate_grad_batches
+
+    def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
+        logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
+        assert entropy is not None
+        old, advantages = batch.scores.old_logprobs, batch.credit.advantages
+        mask = batch.rollout.action_mask
+        per_token = self.policy_loss(logprobs, old, advantages)
+        with torch.no_grad():
+            metrics = self.policy_loss.metrics(logprobs, old, advantages, mask)
+            metrics["policy_loss"] = masked_mean(per_token, mask)
+            metrics["entropy"] = masked_mean(entropy, mask)
+        self._report(batch, metrics)
+        per_token = per_token - self.entropy_coef * entropy
+        for behaviour in self.behaviours():
+            term = behaviour.policy_loss_term(self, batch, logprobs)
+            if term is not None:
+                per_token = per_token + term
+        return (batch.weights * per_token).sum()
+
+    def _value_loss(self, states: Tensor | None, batch: TrainBatch) -> Tensor:
+        assert self.critic is not None
+        if self.critic.backbone is None and states is None:  # warm-up of a shared critic
+            with torch.no_grad():
+                states = self.actor.states(batch.rollout)
+        values = self.critic(batch.rollout, states)
+        old, returns = batch.scores.values, batch.credit.returns
+        assert old is not None and returns is not None
+        per_token = value_loss(values, old, returns, clip=self.value_clip)
+        self._report(batch, {"value_loss": masked_mean(per_token, batch.rollout.action_mask)})
+        return (batch.weights * per_token).sum()
+
+    def _report(self, batch: TrainBatch, means: dict[str, Tensor]) -> None:
+        tokens = int(batch.rollout.action_mask.sum())
+        self.log_dict(
+            {f"train/{name}": mean.detach() for name, mean in means.items()},
+            on_step=False,
+            on_epoch=True,
+            batch_size=tokens,
+        )
+
+    def on_train_epoch_start(self) -> None:
+        self._set_learning_rates()
+        self.log_dict(self.trainer.datamodule.report, on_epoch=True, batch_size=1)  # pyright: ignore
+        self._update_started = time.perf_counter()
+
+    def _set_learning_rates(self) -> None:
+        settings = self.settings
+        total = max(self.trainer.max_epochs or 1, 1)
+        decay = 1 - (1 - settings.final_lr_scale) * min(self.iteration / total, 1)
+        trained = self.iteration - self.first_actor_iteration + 1
+        warmup = min(trained / (settings.warmup_iterations + 1), 1) if trained > 0 else 0.0
+        optimizer = self.optimizers()
+        for group in optimizer.param_groups:  # pyright: ignore
+            is_actor = group["name"] == "actor"
+            base = settings.actor_lr * warmup if is_actor else settings.critic_lr
+            group["lr"] = base * decay
+            self.log(f"optim/{group['name']}_lr", group["lr"], on_epoch=True, batch_size=1)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for name, module in (("actor", self.actor), ("critic", self.critic)):
+            gradients = [p.grad for p in module.parameters() if p.grad is not None] if module else []
+            if gradients:
+                norm = torch.nn.utils.get_total_norm(gradients)
+                self.log(f"optim/{name}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("time/update", time.perf_counter() - self._update_started, batch_size=1)
+        self.iteration += 1
+        self.log("step", float(self.iteration))  # the x axis of every logged scalar
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def validation_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
+        environment, seeds = batch
+        self.log_dict(
+            self.trainer.datamodule.evaluate(environment, seeds, self),  # pyright: ignore
+            batch_size=1,
+        )
+
+    def test_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("step", float(self.iteration))
+
+    # ------------------------------------------------------------------------------ checkpoints
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["iteration"] = self.iteration
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.iteration = checkpoint["iteration"]

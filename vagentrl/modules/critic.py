@@ -1,0 +1,38 @@
+"""The value function."""
+
+from __future__ import annotations
+
+from lightning import LightningModule
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from vagentrl.models.forward import states_before
+from vagentrl.models.value_head import ValueHead
+from vagentrl.types import RolloutBatch
+
+
+class CriticModule(LightningModule):
+    """Value of the state before each token.
+
+    Args:
+        like: The policy; its hidden size and type are the critic's.
+        backbone: A model of its own, without a head; None reads the actor's states.
+    """
+
+    def __init__(self, like: PreTrainedModel, backbone: PreTrainedModel | None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.value_head = ValueHead(like.config.get_text_config().hidden_size, dtype=like.dtype)
+
+    def forward(self, rollout: RolloutBatch, actor_states: Tensor | None = None) -> Tensor:
+        """Values ``(B, T)``.
+
+        Args:
+            rollout: The rows.
+            actor_states: ``(B, T, D)`` states of the actor; read when there is no own backbone.
+        """
+        if self.backbone is not None:
+            return self.value_head(states_before(self.backbone, rollout))
+        if actor_states is None:
+            raise ValueError("a critic without a backbone of its own needs the actor's states")
+        return self.value_head(actor_states)

@@ -1,0 +1,182 @@
+"""Images: fetched from wherever they are, turned into what a Qwen-VL model reads, once each."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image as PILImage
+
+from vagentrl.errors import ConfigError, ShapeError
+from vagentrl.types import VisionInputs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+    from transformers import BaseImageProcessor
+
+    Key = tuple[tuple[int, int], bytes]
+
+
+class ImageEncoder:
+    """Images as patches, remembered by content: environments show the same picture often.
+
+    Args:
+        processor: A Hugging Face image processor of the Qwen-VL family.
+        cache_size: Images to remember; the least recently used are forgotten first.
+    """
+
+    def __init__(self, processor: BaseImageProcessor, cache_size: int = 1024) -> None:
+        if not hasattr(processor, "get_number_of_image_patches"):
+            raise ConfigError(
+                f"{type(processor).__name__} cannot predict how many patches an image has; "
+                "use an image processor of the Qwen-VL family"
+            )
+        if cache_size < 1:
+            raise ConfigError(f"cache_size is {cache_size}; give 1 or more")
+        self.processor = processor
+        self.cache_size = cache_size
+        self._cache: OrderedDict[Key, tuple[Tensor, Tensor]] = OrderedDict()
+
+    @property
+    def factor(self) -> int:
+        """Side in pixels of the square that becomes one token."""
+        return self.processor.patch_size * self.processor.merge_size
+
+    def token_count(self, image: Image) -> int:
+        """Tokens that the image takes in the prompt."""
+        width, height = image.size
+        patches = self.processor.get_number_of_image_patches(height, width)
+        return patches // self.processor.merge_size**2
+
+    def encode(self, images: Sequence[Image]) -> VisionInputs:
+        """All images in one row."""
+        return self.encode_rows([images])
+
+    def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
+        """Each distinct image stored once, however many rows show it.
+
+        Raises:
+            ShapeError: When no row shows an image: a batch without images has no vision inputs.
+        """
+        position: dict[Key, int] = {}
+        encoded: list[tuple[Tensor, Tensor]] = []
+        indices: list[tuple[int, ...]] = []
+        for row in rows:
+            shown = []
+            for image in row:
+                rgb = image if image.mode == "RGB" else image.convert("RGB")
+                key = (rgb.size, hashlib.sha256(rgb.tobytes()).digest())
+                if key not in position:
+                    position[key] = len(encoded)
+                    encoded.append(self._patches(key, rgb))
+                shown.append(position[key])
+            indices.append(tuple(shown))
+        if not encoded:
+            raise ShapeError("there is no image to encode; leave vision None instead")
+        patches, grids = zip(*encoded, strict=True)
+        return VisionInputs(torch.cat(patches), torch.cat(grids), tuple(indices))
+
+    def fetch(self, source: str | Image) -> Image:
+        """`fetch_image` at the size that this processor would resize to anyway."""
+        size = self.processor.size
+        return fetch_image(
+            source,
+            factor=self.factor,
+            min_pixels=size["shortest_edge"],
+            max_pixels=size["longest_edge"],
+        )
+
+    def check_room(self, image_tokens: int, vision: VisionInputs) -> None:
+        """A prompt must hold as many image tokens as its images take.
+
+        Raises:
+            ShapeError: With both numbers.
+        """
+        rooms = (vision.image_grid_thw.prod(-1) // self.processor.merge_size**2).tolist()
+        wanted = sum(rooms[image] for row in vision.rows for image in row)
+        if image_tokens != wanted:
+            raise ShapeError(
+                f"the prompt holds {image_tokens} image tokens but its images take {wanted}; "
+                "was it cut inside an image, or an image token sampled?"
+            )
+
+    def _patches(self, key: Key, rgb: Image) -> tuple[Tensor, Tensor]:
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        features = self.processor(images=[rgb], return_tensors="pt")
+        encoded = (features["pixel_values"], features["image_grid_thw"])
+        self._cache[key] = encoded
+        if len(self._cache) > self.cache_size:
+            self._cache.popitem(last=False)
+        return encoded
+
+
+def fetch_image(
+    source: str | Image, *, factor: int = 28, min_pixels: int = 3136, max_pixels: int = 1003520
+) -> Image:
+    """An image by path, URL, ``file://`` or base64 data URI, as RGB, resized as Qwen-VL does.
+
+    An image given as such goes through the same steps. Transparency is put on white.
+
+    Args:
+        source: Where the image is, or the image.
+        factor: Both sides become multiples of it: patch size times merge size.
+        min_pixels: Smaller images are enlarged.
+        max_pixels: Larger images are reduced.
+    """
+    return _qwen_vl_utils().fetch_image(
+        {"image": source, "min_pixels": min_pixels, "max_pixels": max_pixels},
+        image_patch_size=factor / 2,  # it multiplies by two, the merge size it takes for granted
+    )
+
+
+@cache
+def _qwen_vl_utils() -> ModuleType:
+    with _torchvision_or_stand_in():
+        try:
+            return importlib.import_module("qwen_vl_utils.vision_process")
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"images by path or URL need {error.name}: pip install qwen-vl-utils"
+            ) from error
+
+
+@contextmanager
+def _torchvision_or_stand_in() -> Iterator[None]:
+    """An empty torchvision where the real one cannot be imported, gone again afterwards.
+
+    qwen_vl_utils imports torchvision at its top but uses it for videos only, and CPU builds of
+    torch have none that loads. Nothing else sees the stand-in: transformers in particular goes
+    on choosing its image processors as if it had never been there.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):  # absent, or its operators do not load
+        pass
+    else:
+        yield
+        return
+    names = ("torchvision", "torchvision.io", "torchvision.transforms")
+    before = {name: sys.modules.get(name) for name in names}
+    package, io, transforms = (ModuleType(name) for name in names)
+    package.__dict__.update(io=io, transforms=transforms)
+    transforms.__dict__["InterpolationMode"] = None
+    sys.modules.update(zip(names, (package, io, transforms), strict=True))
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module

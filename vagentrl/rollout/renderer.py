@@ -1,0 +1,278 @@
+"""Conversations as tokens: what was sampled stays as it is, the rest follows the chat template.
+
+The template is read once, at start-up. From then on every turn only adds tokens at the end; those
+before are never looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from vagentrl.engine import Vocabulary
+from vagentrl.errors import ConfigError
+from vagentrl.models.load import checkpoint_path, load_config, reads_images
+from vagentrl.rollout.chat_template import conversation, read_chat_template, render
+from vagentrl.rollout.images import ImageEncoder
+from vagentrl.types import IMAGE_PLACEHOLDER, Finish, Observation, VisionInputs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import PreTrainedTokenizerBase
+
+    Pieces = list[int | str]
+
+IMAGE_PLUMBING = re.compile(r"image|vision|video", re.IGNORECASE)
+
+
+class Renderer:
+    """Turns as tokens, written as the tokenizer's chat template writes them.
+
+    What the system or an observation says never becomes a special token, whatever it spells.
+
+    Args:
+        tokenizer: A fast Hugging Face tokenizer with a chat template.
+        images: Encodes images; None for a text-only model.
+        image_token: What stands in the prompt for one piece of an image.
+
+    Attributes:
+        stop_ids: Tokens that end a turn: the template's, and the tokenizer's end of sequence.
+        banned_ids: Tokens that announce or stand for images and videos; never to be sampled.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        images: ImageEncoder | None = None,
+        image_token: str = "<|image_pad|>",
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} is a slow tokenizer; convert it to a fast one, which "
+                "has a tokenizer.json"
+            )
+        added = tokenizer.added_tokens_decoder
+        special = {id for id, token in added.items() if token.special}
+        self.banned_ids = frozenset(i for i, t in added.items() if IMAGE_PLUMBING.search(t.content))
+        self._control = {added[id].content: id for id in special | self.banned_ids}
+        self._backend = _backend_without(tokenizer, set(self._control.values()))
+        self._encode_text = lru_cache(maxsize=4096)(self._encode_text_anew)
+        self.tokenizer = tokenizer
+        self.images = images
+
+        template = read_chat_template(tokenizer, with_images=images is not None)
+        self._template = template
+        self._before_user = self._pieces(template.before_user)
+        self._before_reply = self._pieces(template.before_reply)
+        self._after_reply = self._pieces(template.after_reply)
+        self._image = self._pieces(template.image or "")
+        self.image_token_id = self._control.get(image_token) if images else None
+        if images and self._image.count(self.image_token_id or image_token) != 1:
+            raise ConfigError(
+                f"the chat template writes an image as {template.image!r}, which should hold the "
+                f"image token {image_token!r} once; give the model's own image_token"
+            )
+        if not isinstance(self._after_reply[0], int):
+            raise ConfigError(
+                f"the chat template follows a reply with {template.after_reply!r}; it should begin "
+                "with a special token, at which sampling can stop"
+            )
+        eos = tokenizer.eos_token_id
+        self.stop_ids = frozenset({self._after_reply[0], *([] if eos is None else [eos])})
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path) -> Renderer:
+        """Tokenizer and, where the model reads images, image processor of a checkpoint."""
+        from transformers import AutoImageProcessor, AutoTokenizer
+
+        config = load_config(str(model))
+        path = checkpoint_path(str(model))
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if not reads_images(config):
+            return cls(tokenizer)
+        images = ImageEncoder(AutoImageProcessor.from_pretrained(path))
+        return cls(tokenizer, images, tokenizer.convert_ids_to_tokens(config.image_token_id))
+
+    def first(self, system: str, observation: Observation) -> tuple[int, ...]:
+        """Tokens of everything up to where the first reply starts.
+
+        Without a system text the template decides what stands in its place. Where the template
+        knows no system role, the text opens the user's message.
+        """
+        content = self._content(observation)
+        if not system:
+            opening = self._before_user
+        elif self._template.around_system is None:
+            opening = self._before_user
+            content = self._content(observation, opening=f"{system}\n\n")
+        else:
+            before, after = self._template.around_system
+            text = system.strip() if self._template.trims_system else system
+            opening = [*self._pieces(before), text, *self._pieces(after)]
+        return self._encode([*opening, *content, *self._before_reply])
+
+    def next(self, observation: Observation, finish: Finish) -> tuple[int, ...]:
+        """Tokens between a reply and the next.
+
+        A reply that ended by itself brought its own end of turn; one that was cut off
+        (``length``) is given it here.
+        """
+        end, *others = self._after_reply
+        opening = [end, *others] if finish == "length" else others
+        return self._encode([*opening, *self._content(observation), *self._before_reply])
+
+    def decode(self, reply_ids: Sequence[int]) -> str:
+        """Text of a reply without its end of turn; other special tokens stay visible."""
+        ended = bool(reply_ids) and reply_ids[-1] in self.stop_ids
+        ids = list(reply_ids[:-1] if ended else reply_ids)
+        return self._backend.decode(ids, skip_special_tokens=False)
+
+    def vocabulary(self, context_length: int) -> Vocabulary:
+        """What an engine must know of the tokens."""
+        return Vocabulary(self.stop_ids, self.banned_ids, context_length, self.encode_images)
+
+    def encode_images(self, images: Sequence[Image]) -> VisionInputs:
+        """Images of one context, in one row."""
+        return self._encoder().encode(images)
+
+    def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
+        """Images of several contexts, each distinct one stored once."""
+        return self._encoder().encode_rows(rows)
+
+    def check_images(self, ids: Sequence[int], vision: VisionInputs) -> None:
+        """The tokens of all rows must leave exactly the room that their images take.
+
+        Raises:
+            ShapeError: With both numbers.
+        """
+        assert self.image_token_id is not None, "a text-only renderer has no images to check"
+        self._encoder().check_room(list(ids).count(self.image_token_id), vision)
+
+    def self_test(self) -> None:
+        """Compare with the chat template on a small conversation.
+
+        Raises:
+            ConfigError: With the first tokens that differ.
+        """
+        from PIL import Image
+
+        pictures = (Image.new("RGB", (84, 56)),) if self.images else ()
+        mark = IMAGE_PLACEHOLDER if self.images else ""
+        observations = [
+            Observation(f" Turn 1.\n{mark} What now? ", pictures),
+            Observation(mark, pictures),
+            Observation(f"\n\nNo. 3: «é»{mark}\n", pictures),
+        ]
+        for system in ("", "You play a game.\n"):
+            self.compare(system, observations, ["Left.", "Up Up"])
+
+    def compare(
+        self, system: str, observations: Sequence[Observation], replies: Sequence[str]
+    ) -> None:
+        """The tokens added turn by turn must be the template's for the whole conversation.
+
+        Args:
+            system: Text of the system.
+            observations: What the agent sees, first to last.
+            replies: What it replies, to all observations but the last.
+
+        Raises:
+            ConfigError: With the first tokens that differ.
+        """
+        wanted = self._by_template(system, observations, replies)
+        for finish in ("stop", "length"):
+            ended = self._after_reply[:1] if finish == "stop" else []
+            found = list(self.first(system, observations[0]))
+            for reply, observation in zip(replies, observations[1:], strict=True):
+                found += [*self._encode([reply, *ended]), *self.next(observation, finish)]
+            if found != wanted:
+                same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted))])  # noqa: B905
+                near = slice(max(same - 4, 0), same + 6)
+                raise ConfigError(
+                    f"tokens added turn by turn differ from the chat template's at token {same} "
+                    f"(replies ended by {finish!r}):\n"
+                    f"  template  {self.tokenizer.convert_ids_to_tokens(wanted[near])}\n"
+                    f"  renderer  {self.tokenizer.convert_ids_to_tokens(found[near])}\n"
+                    "The tokenizer or its template treats text next to a special token in a way "
+                    "that vagentrl does not know"
+                )
+
+    def _by_template(
+        self, system: str, observations: Sequence[Observation], replies: Sequence[str]
+    ) -> list[int]:
+        texts = [observation.text for observation in observations]
+        if system and self._template.around_system is None:
+            texts[0] = f"{system}\n\n{texts[0]}"
+            system = ""
+        messages = conversation(system, texts, replies, with_images=self.images is not None)
+        text = render(self.tokenizer, messages)
+        ids: list[int] = []
+        images = (image for observation in observations for image in observation.images)
+        for id in self.tokenizer.encode(text, add_special_tokens=False):
+            repeats = id == self.image_token_id and self._encoder().token_count(next(images))
+            ids += [id] * (repeats or 1)
+        return ids
+
+    # ------------------------------------------------------------------------ from text to tokens
+
+    def _encode(self, pieces: Iterable[int | str]) -> tuple[int, ...]:
+        """Ids stay; neighbouring texts are joined first, since a token may span them."""
+        ids: list[int] = []
+        for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+            ids += self._encode_text("".join(map(str, run))) if is_text else map(int, run)
+        return tuple(ids)
+
+    def _encode_text_anew(self, text: str) -> tuple[int, ...]:
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def _pieces(self, affix: str) -> Pieces:
+        """The special tokens of a template's text, and the text between them."""
+        if not self._control:
+            return [affix]
+        longest_first = sorted(self._control, key=len, reverse=True)
+        pattern = "|".join(re.escape(token) for token in longest_first)
+        return [
+            self._control.get(piece, piece) for piece in re.split(f"({pattern})", affix) if piece
+        ]
+
+    def _content(self, observation: Observation, opening: str = "") -> Pieces:
+        """What the user says: text, and for each image the tokens that stand for it."""
+        texts = observation.text.split(IMAGE_PLACEHOLDER)
+        texts[0] = opening + texts[0]
+        if self._template.trims_user:
+            texts[0] = texts[0].lstrip()
+            texts[-1] = texts[-1].rstrip()
+        pieces: Pieces = texts[:1]
+        for image, text in zip(observation.images, texts[1:], strict=True):
+            room = self._encoder().token_count(image)
+            for piece in self._image:
+                pieces += [piece] * (room if piece == self.image_token_id else 1)
+            pieces.append(text)
+        return pieces
+
+    def _encoder(self) -> ImageEncoder:
+        if self.images is None:
+            raise ConfigError(
+                "an observation shows an image but the model reads text only; take a model that "
+                "reads images, or let the environment render text"
+            )
+        return self.images
+
+
+def _backend_without(tokenizer: PreTrainedTokenizerBase, control: set[int]) -> Tokenizer:
+    """A copy of the tokenizer that reads the names of these tokens as the text they are."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in state["added_tokens"]:
+        token["special"] = token["id"] in control
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.encode_special_tokens = True
+    backend.no_truncation()
+    backend.no_padding()
+    return backend

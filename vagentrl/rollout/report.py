@@ -1,0 +1,66 @@
+"""Numbers about played episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vagentrl.types import Trajectory
+
+Z_95 = 1.959964
+
+
+def success_interval(successes: int, episodes: int) -> tuple[float, float]:
+    """95 % confidence interval of a success rate.
+
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference": unlike
+    the normal approximation it stays inside [0, 1] and is sound at 0 and 1.
+    """
+    if episodes == 0:
+        return 0.0, 1.0
+    rate, z2 = successes / episodes, Z_95**2
+    centre = (rate + z2 / (2 * episodes)) / (1 + z2 / episodes)
+    half = Z_95 * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
+    half /= 1 + z2 / episodes
+    # at the edges the interval ends exactly there; keep rounding from passing it
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == episodes else min(1.0, centre + half)
+    return low, high
+
+
+def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+    """Means over episodes, and over turns for the environment's own metrics.
+
+    Failed episodes count only in ``failed``, the share of episodes that failed.
+
+    Args:
+        trajectories: The episodes.
+        prefix: Put before each name, e.g. ``rollout/``.
+    """
+    played = [t for t in trajectories if t.error is None]
+    report = {
+        "failed": 1 - len(played) / len(trajectories) if trajectories else 0.0,
+        "episodes": float(len(trajectories)),
+    }
+    if played:
+        successes = sum(t.success for t in played)
+        low, high = success_interval(successes, len(played))
+        turns = [turn for t in played for turn in t.turns]
+        report |= {
+            "success_rate": successes / len(played),
+            "success_rate_low": low,
+            "success_rate_high": high,
+            "return": _mean([t.total_reward for t in played]),
+            "turns": _mean([len(t.turns) for t in played]),
+            "truncated": _mean([t.stop != "terminated" for t in played]),
+            "reply_tokens": _mean([len(turn.reply_ids) for turn in turns]),
+            "unfinished_replies": _mean([turn.finish == "length" for turn in turns]),
+            "malformed_replies": _mean([turn.reply.problem is not None for turn in turns]),
+        }
+        for name in sorted({name for turn in turns for name in turn.metrics} - {"success"}):
+            report[name] = _mean([turn.metrics[name] for turn in turns if name in turn.metrics])
+    return {prefix + name: value for name, value in report.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

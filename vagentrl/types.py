@@ -1,0 +1,367 @@
+"""Every value that travels between the stages of the trainer.
+
+All of them are frozen: a later stage is a new type, not a field that is filled in later.
+
+Shapes: ``N`` trajectories, ``B`` rows, ``T`` tokens (right-padded), ``I`` images, ``P`` image
+patches. A row is one contiguous context: the whole episode with a full history, one turn with a
+window. Column ``t`` of every ``(B, T)`` tensor is about token ``t`` of ``input_ids``; a log-prob or
+value in column ``t`` belongs to the state *before* token ``t`` (so column 0 never counts).
+
+This module does not import torch: environments run in worker processes that need not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from vagentrl.errors import ShapeError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+IMAGE_PLACEHOLDER = "<image>"
+
+Finish = Literal["stop", "length"]
+Stop = Literal["terminated", "truncated", "cut", "failed"]
+
+
+# ---------------------------------------------------------------- between agent and environment
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the agent sees: text with one ``<image>`` placeholder per image, in reading order."""
+
+    text: str
+    images: tuple[Image, ...] = ()
+
+    def __post_init__(self) -> None:
+        placeholders = self.text.count(IMAGE_PLACEHOLDER)
+        if placeholders != len(self.images):
+            raise ShapeError(
+                f"an observation has {placeholders} {IMAGE_PLACEHOLDER} placeholders but "
+                f"{len(self.images)} images; write one placeholder where each image belongs. "
+                f"Text: {self.text[:80]!r}"
+            )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One turn's text, parsed by a reply format.
+
+    Attributes:
+        text: What the agent wrote, without the end-of-turn token.
+        actions: The executable actions, in order; empty when the reply is malformed.
+        thought: The reasoning, without the claims inside it.
+        observation_claim: What the agent says it sees, or None.
+        prediction_claim: What the agent says will be, or None.
+        problem: What is wrong with the reply; None when it is well formed.
+    """
+
+    text: str
+    actions: tuple[str, ...] = ()
+    thought: str | None = None
+    observation_claim: str | None = None
+    prediction_claim: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The environment's answer to a reply.
+
+    Attributes:
+        observation: What the agent sees next; kept also at the end, to bootstrap from.
+        reward: Reward of the turn.
+        terminated: The task is over: nothing of value can follow.
+        truncated: A limit ended the episode; what would have followed has value.
+        metrics: Numbers about the turn. ``success`` (0 or 1) is understood everywhere; of all
+            others the mean over turns is reported under ``rollout/`` and ``val/``.
+    """
+
+    observation: Observation
+    reward: float
+    terminated: bool = False
+    truncated: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class State:
+    """The environment's true state in the three representations an agent may describe it in."""
+
+    natural: str
+    structured: str
+    symbolic: str
+
+
+# ------------------------------------------------------------------------------- what was played
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One exchange, token by token as the model saw and sampled it.
+
+    Attributes:
+        observation: What the agent saw.
+        prompt_ids: Only the tokens that this turn added before the reply.
+        reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
+        reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
+            not truncated (top-p, top-k) distribution.
+        reply: ``reply_ids`` as text, parsed.
+        reward: The environment's reward.
+        finish: ``stop`` when the model ended its turn, ``length`` when the token limit did.
+        metrics: The environment's metrics of the step.
+        scores: A judge's name to its score.
+    """
+
+    observation: Observation
+    prompt_ids: tuple[int, ...]
+    reply_ids: tuple[int, ...]
+    reply_logprobs: tuple[float, ...]
+    reply: Reply
+    reward: float
+    finish: Finish
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        environment: Name of the environment in the configuration.
+        seed: Seed of the initial state.
+        group_id: Members of a group started from the same state.
+        policy_version: Version of the weights that sampled it.
+        turns: The exchanges, in order.
+        stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
+        final_observation: What follows the last turn; the value of a trajectory that did not
+            terminate is read after it. None when the episode failed.
+        error: What failed, with the boundary's name.
+    """
+
+    environment: str
+    seed: int
+    group_id: int
+    policy_version: int
+    turns: tuple[Turn, ...]
+    stop: Stop
+    final_observation: Observation | None = None
+    error: str | None = None
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted return: the sum of the turns' rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def success(self) -> bool:
+        """Whether the environment reported success in the last turn."""
+        return bool(self.turns) and self.turns[-1].metrics.get("success", 0.0) > 0
+
+
+# ------------------------------------------------------------------------------- what is learned
+
+
+@dataclass(frozen=True)
+class VisionInputs:
+    """Images as the model's ``forward`` wants them, each stored once however many rows show it.
+
+    Attributes:
+        pixel_values: ``(P, D)`` patches of all images, one image after the other.
+        image_grid_thw: ``(I, 3)`` patches of each image in time, height and width.
+        rows: For each row, the indices of the images it shows, in reading order.
+    """
+
+    pixel_values: Tensor
+    image_grid_thw: Tensor
+    rows: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        patches = int(self.image_grid_thw.prod(-1).sum())
+        if patches != len(self.pixel_values):
+            raise ShapeError(
+                f"image_grid_thw counts {patches} patches but pixel_values holds "
+                f"{len(self.pixel_values)}; both must come from one image processor call"
+            )
+
+    def select(self, rows: Sequence[int]) -> VisionInputs:
+        """The same images for some of the rows, in the given order."""
+        return replace(self, rows=tuple(self.rows[row] for row in rows))
+
+    def to(self, device: object) -> VisionInputs:
+        return replace(
+            self,
+            pixel_values=self.pixel_values.to(device),
+            image_grid_thw=self.image_grid_thw.to(device),
+        )
+
+    def model_inputs(self) -> dict[str, Tensor]:
+        """Keyword arguments of ``forward``: every showing of an image, row after row.
+
+        Empty when no row shows an image.
+        """
+        shown = [image for row in self.rows for image in row]
+        if not shown:
+            return {}
+        if shown == list(range(len(self.image_grid_thw))):  # each image once, in order
+            return {"pixel_values": self.pixel_values, "image_grid_thw": self.image_grid_thw}
+        sizes = self.image_grid_thw.prod(-1)
+        starts = sizes.cumsum(0) - sizes
+        index = sizes.new_tensor(shown)
+        lengths = sizes[index]
+        # patch p of showing s is patch (start of its image + p) of the store
+        within = lengths.new_ones(int(lengths.sum())).cumsum(0) - 1
+        offset = starts[index] - (lengths.cumsum(0) - lengths)
+        patches = within + offset.repeat_interleave(lengths)
+        return {
+            "pixel_values": self.pixel_values[patches],
+            "image_grid_thw": self.image_grid_thw[index],
+        }
+
+
+_PER_TOKEN = (
+    "input_ids",
+    "attention_mask",
+    "action_mask",
+    "turn_ids",
+    "rewards",
+    "rollout_logprobs",
+)
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Trajectories as tensors.
+
+    Attributes:
+        input_ids: ``(B, T)`` prompt and reply tokens as the model saw and sampled them.
+        attention_mask: ``(B, T)`` True on real tokens; padding is on the right.
+        action_mask: ``(B, T)`` True on sampled tokens, the only ones that learn.
+        turn_ids: ``(B, T)`` number of the turn that sampled the token, -1 elsewhere.
+        rewards: ``(B, T)`` reward of each turn, on its last sampled token.
+        rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
+        trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
+        group_ids: ``(N,)`` group of each trajectory.
+        policy_version: ``(B,)`` version of the weights that sampled the row.
+        bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
+            ``(B, T)``; -1 where the trajectory terminated.
+        temperature: What divided the logits at sampling, and so must when training.
+        vision: Images, or None without any.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    action_mask: Tensor
+    turn_ids: Tensor
+    rewards: Tensor
+    rollout_logprobs: Tensor
+    trajectory_ids: Tensor
+    group_ids: Tensor
+    policy_version: Tensor
+    bootstrap_index: Tensor
+    temperature: float = 1.0
+    vision: VisionInputs | None = None
+
+    def __post_init__(self) -> None:
+        _same_shape(self, *_PER_TOKEN)
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def select(self, rows: Tensor) -> RolloutBatch:
+        """Some rows ``(b,)``, in the given order, cut one column after the longest of them.
+
+        That column is where the value after a row's last token is. `group_ids` and
+        `bootstrap_index` are about whole trajectories and stay as they are.
+        """
+        width = int(self.attention_mask[rows].sum(-1).max()) + 1 if len(rows) else 0
+        return replace(
+            self,
+            **{name: getattr(self, name)[rows][:, :width] for name in _PER_TOKEN},
+            **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "policy_version")},
+            vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
+        )
+
+    def to(self, device: object) -> RolloutBatch:
+        names = (*_PER_TOKEN, "trajectory_ids", "policy_version", "group_ids", "bootstrap_index")
+        return replace(
+            self,
+            **{name: getattr(self, name).to(device) for name in names},
+            vision=self.vision.to(device) if self.vision is not None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the models say about a batch, each ``(B, T)``; None where the model is absent."""
+
+    old_logprobs: Tensor
+    ref_logprobs: Tensor | None = None
+    values: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _same_shape(self, "old_logprobs", "ref_logprobs", "values")
+
+
+@dataclass(frozen=True)
+class Credit:
+    """``(B, T)`` advantages, and the returns that the critic regresses to (None without one)."""
+
+    advantages: Tensor
+    returns: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _same_shape(self, "advantages", "returns")
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """A micro-batch, ready for the loss.
+
+    Attributes:
+        rollout: Its rows.
+        scores: The models' scores of them.
+        credit: Advantages and returns.
+        weights: ``(B, T)`` what each token counts in the loss of the *minibatch* that the rows come
+            from, so that the losses and gradients of micro-batches add up to the minibatch's.
+    """
+
+    rollout: RolloutBatch
+    scores: Scores
+    credit: Credit
+    weights: Tensor
+
+    def select(self, rows: Tensor) -> TrainBatch:
+        """Some rows ``(b,)``, in the given order; see `RolloutBatch.select`."""
+        rollout = self.rollout.select(rows)
+        width = rollout.input_ids.shape[1]
+
+        def cut(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[rows][:, :width]
+
+        scores, credit = self.scores, self.credit
+        return TrainBatch(
+            rollout,
+            Scores(
+                scores.old_logprobs[rows][:, :width], cut(scores.ref_logprobs), cut(scores.values)
+            ),
+            Credit(credit.advantages[rows][:, :width], cut(credit.returns)),
+            self.weights[rows][:, :width],
+        )
+
+
+def _same_shape(owner: object, first: str, *others: str) -> None:
+    wanted = getattr(owner, first).shape
+    for name in others:
+        tensor = getattr(owner, name)
+        if tensor is not None and tensor.shape != wanted:
+            raise ShapeError(
+                f"{name} {tuple(tensor.shape)} does not line up with {first} {tuple(wanted)}; "
+                "every column of a (B, T) tensor is about the same token of input_ids"
+            )

@@ -1,0 +1,240 @@
+"""Make a tiny model that can see and speak, by cloning a noisy demonstrator.
+
+The demonstrator knows the true state and says it truly, in the reply format of the environment; it
+acts by the environment's oracle, but some of the time at random. A model that clones it perceives
+and speaks well, and plans badly: a starting point for reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning import LightningModule, Trainer, seed_everything
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from vagentrl.environment import Environment, held_out_seed, train_seed
+from vagentrl.errors import ConfigError
+from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.modules.actor import ActorModule
+from vagentrl.rollout.collate import collate
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.types import Observation, Reply, RolloutBatch, StepResult, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Demonstrator:
+    """Says the true state, and acts by the oracle or at random.
+
+    Args:
+        noise: Share of turns in which the action is drawn at random from `actions`.
+        actions: The actions to draw from.
+    """
+
+    noise: float
+    actions: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise <= 1:
+            raise ConfigError(f"noise is {self.noise}; it is a share between 0 and 1")
+
+    def reply(self, environment: Environment, rng: np.random.Generator) -> str:
+        """What the demonstrator says and does in the environment's state."""
+        plan = environment.oracle()
+        if not plan or rng.random() < self.noise:
+            plan = (self.actions[rng.integers(len(self.actions))],)
+        observation = environment.state()
+        prediction = None
+        if "prediction" in environment.format.claims:
+            ahead = copy.deepcopy(environment)
+            ahead.step(Reply("", actions=plan[:1]))
+            prediction = ahead.state()
+        return environment.format.write(plan[:1], observation=observation, prediction=prediction)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One demonstrated episode in words, not yet in tokens."""
+
+    system_prompt: str
+    observations: tuple[Observation, ...]
+    replies: tuple[str, ...]
+
+
+def demonstrate(
+    environment: Environment, demonstrator: Demonstrator, seed: int
+) -> Demonstration:
+    """Play one episode with the demonstrator in the agent's seat."""
+    rng = np.random.default_rng(seed)
+    observations, replies = [environment.reset(seed)], []
+    while True:
+        replies.append(demonstrator.reply(environment, rng))
+        result: StepResult = environment.step(environment.format.parse(replies[-1]))
+        if result.terminated or result.truncated:
+            return Demonstration(environment.system_prompt(), tuple(observations), tuple(replies))
+        observations.append(result.observation)
+
+
+def to_trajectory(
+    demonstration: Demonstration, renderer: Renderer, context_length: int
+) -> Trajectory:
+    """Demonstration as a trajectory, cut where the context is full."""
+    turns: list[Turn] = []
+    length = 0
+    stop_id = min(renderer.stop_ids)
+    for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
+        if turns:
+            prompt_ids = renderer.next(observation, "stop")
+        else:
+            prompt_ids = renderer.first(demonstration.system_prompt, observation)
+        reply_ids = (*renderer.encode_reply(text), stop_id)
+        length += len(prompt_ids) + len(reply_ids)
+        if length + 1 > context_length:
+            break
+        zeros = (0.0,) * len(reply_ids)
+        turns.append(Turn(observation, prompt_ids, reply_ids, zeros, Reply(text), 0.0, "stop"))
+    return Trajectory("demonstration", 0, 0, -1, tuple(turns), "terminated")
+
+
+class _Demonstrations(IterableDataset[RolloutBatch]):
+    """Endless batches of fresh demonstrations."""
+
+    def __init__(
+        self,
+        factory: Callable[[], Environment],
+        demonstrator: Demonstrator,
+        renderer: Renderer,
+        batch_size: int,
+        context_length: int,
+        seed: int,
+    ) -> None:
+        self.factory = factory
+        self.demonstrator = demonstrator
+        self.renderer = renderer
+        self.batch_size = batch_size
+        self.context_length = context_length
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[RolloutBatch]:
+        environment = self.factory()
+        seeds = np.random.default_rng(self.seed)
+        while True:
+            batch = [
+                to_trajectory(
+                    demonstrate(environment, self.demonstrator, train_seed(int(seed))),
+                    self.renderer,
+                    self.context_length,
+                )
+                for seed in seeds.integers(2**60, size=self.batch_size)
+            ]
+            yield collate(
+                batch, self.renderer, temperature=1.0, context_length=self.context_length
+            )
+
+
+class CloneModule(LightningModule):
+    """Behaviour cloning: the mean negative log-prob of the demonstrated reply tokens."""
+
+    def __init__(self, policy: PreTrainedModel, renderer: Renderer, lr: float, steps: int) -> None:
+        super().__init__()
+        self.actor = ActorModule(policy, renderer.banned_ids)
+        self.lr = lr
+        self.steps = steps
+
+    def training_step(self, batch: RolloutBatch, batch_idx: int) -> Tensor:
+        loss = -self.actor(batch).sum() / batch.action_mask.sum()
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, betas=(0.9, 0.98))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.lr, total_steps=self.steps, pct_start=0.05
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def transfer_batch_to_device(
+        self, batch: RolloutBatch, device: torch.device, dataloader_idx: int
+    ) -> RolloutBatch:
+        return batch.to(device)
+
+
+def warmstart(
+    env: Callable[[], Environment],
+    demonstrator: Demonstrator,
+    output: str,
+    model: TinyModel = TinyModel(),  # noqa: B008 (frozen)
+    steps: int = 2000,
+    batch_size: int = 16,
+    lr: float = 2e-3,
+    tokenizer_episodes: int = 500,
+    seed: int = 1,
+) -> None:
+    """Build a tiny model from nothing: tokenizer, random weights, behaviour cloning.
+
+    Args:
+        env: The environment whose oracle is cloned.
+        demonstrator: How it is demonstrated.
+        output: Folder to write the Hugging Face checkpoint and its model card to.
+        model: Shape of the model.
+        steps: Optimizer steps.
+        batch_size: Episodes in each.
+        lr: Highest learning rate (one cycle).
+        tokenizer_episodes: Demonstrations that the tokenizer is trained on.
+        seed: Decides everything; the same machine and versions give the same weights.
+    """
+    seed_everything(seed)
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    _save_tokenizer(env, demonstrator, model, tokenizer_episodes, folder)
+    renderer = Renderer.from_pretrained(folder)
+    renderer.self_test()
+    policy = build_model(model, renderer.tokenizer)  # pyright: ignore
+    policy.config.use_cache = False
+    data = _Demonstrations(env, demonstrator, renderer, batch_size, model.context_length, seed)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=steps,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    started = time.perf_counter()
+    trainer.fit(CloneModule(policy, renderer, lr, steps), DataLoader(data, batch_size=None))
+    policy.save_pretrained(folder)
+    print(f"cloned in {time.perf_counter() - started:.0f} s")
+
+
+def _save_tokenizer(
+    factory: Callable[[], Environment],
+    demonstrator: Demonstrator,
+    model: TinyModel,
+    episodes: int,
+    folder: Path,
+) -> None:
+    environment = factory()
+    texts: list[str] = []
+    for index in range(episodes):
+        demonstration = demonstrate(environment, demonstrator, train_seed(index))
+        texts.append(demonstration.system_prompt)
+        texts += [o.text.replace("<image>", "") for o in demonstration.observations]
+        texts += demonstration.replies
+    texts += ["user\n", "assistant\n", "system\n"] * episodes
+    build_tokenizer(model, texts).save_pretrained(folder)
+    if model.images:
+        build_image_processor(model).save_pretrained(folder)
