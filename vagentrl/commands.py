@@ -40,6 +40,8 @@ class VagentCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
         _load_plugins()
+        # Lightning warns when given arguments and finds the same ones on the command line
+        sys.argv = sys.argv[:1]
         super().__init__(
             AgentModule,
             RolloutDataModule,
@@ -54,6 +56,7 @@ class VagentCLI(LightningCLI):
                 "num_sanity_val_steps": 0,
                 "use_distributed_sampler": False,
                 "log_every_n_steps": 1,
+                "enable_model_summary": False,
             },
             parser_class=_Parser,
             load_from_checkpoint_support=False,

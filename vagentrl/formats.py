@@ -59,7 +59,9 @@ class ReplyFormat:
             state_schema: How a state is written in this format's ``state`` representation.
         """
         slots = [_ASKED[claim] for claim in self.claims]
-        action = "action" if self.action_separator is not None else "your answer"
+        action = "your answer"
+        if self.action_separator is not None:
+            action = self.action_separator.join(["action"] * min(actions_per_turn, 2))
         lines = [
             "Reply in exactly this form, with nothing outside the tags:",
             self._fill(slots, "your reasoning", action),

@@ -26,7 +26,7 @@ from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, 
 from vagentrl.modules.actor import ActorModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.types import Observation, Reply, RolloutBatch, StepResult, Trajectory, Turn
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, RolloutBatch, StepResult, Trajectory, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -97,7 +97,7 @@ def to_trajectory(
             prompt_ids = renderer.next(observation, "stop")
         else:
             prompt_ids = renderer.first(demonstration.system_prompt, observation)
-        reply_ids = (*renderer.encode_reply(text), stop_id)
+        reply_ids = (*renderer._encode_text(text), stop_id)
         length += len(prompt_ids) + len(reply_ids)
         if length + 1 > context_length:
             break
@@ -199,11 +199,12 @@ def warmstart(
     seed_everything(seed)
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    _save_tokenizer(env, demonstrator, model, tokenizer_episodes, folder)
+    tokenizer = build_tokenizer(model, _texts(env(), demonstrator, tokenizer_episodes))
+    policy = build_model(model, tokenizer)
+    for part in (tokenizer, policy, *([build_image_processor(model)] if model.images else [])):
+        part.save_pretrained(folder)
     renderer = Renderer.from_pretrained(folder)
     renderer.self_test()
-    policy = build_model(model, renderer.tokenizer)  # pyright: ignore
-    policy.config.use_cache = False
     data = _Demonstrations(env, demonstrator, renderer, batch_size, model.context_length, seed)
     trainer = Trainer(
         accelerator="cpu",
@@ -220,21 +221,14 @@ def warmstart(
     print(f"cloned in {time.perf_counter() - started:.0f} s")
 
 
-def _save_tokenizer(
-    factory: Callable[[], Environment],
-    demonstrator: Demonstrator,
-    model: TinyModel,
-    episodes: int,
-    folder: Path,
-) -> None:
-    environment = factory()
-    texts: list[str] = []
+def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) -> Iterator[str]:
+    """What the model will read and write, as the tokenizer will see it."""
     for index in range(episodes):
         demonstration = demonstrate(environment, demonstrator, train_seed(index))
-        texts.append(demonstration.system_prompt)
-        texts += [o.text.replace("<image>", "") for o in demonstration.observations]
-        texts += demonstration.replies
-    texts += ["user\n", "assistant\n", "system\n"] * episodes
-    build_tokenizer(model, texts).save_pretrained(folder)
-    if model.images:
-        build_image_processor(model).save_pretrained(folder)
+        yield f"system\n{demonstration.system_prompt}"
+        for observation, reply in zip(
+            demonstration.observations, demonstration.replies, strict=True
+        ):
+            yield f"user\n{observation.text.replace(IMAGE_PLACEHOLDER, '')}"
+            yield f"assistant\n"
+            yield reply

@@ -32,6 +32,8 @@ GIVE_UP_AFTER = 50_000
 """Positions after which a search forward leaves the distance unknown."""
 DRAWS = 500
 """Layouts that are drawn before a room is declared impossible."""
+LONGEST_SEARCH = 250
+"""Distance up to which a search back can go: a distance is kept in a byte."""
 _UNSEEN, _BOX = 255, 254
 
 
@@ -169,18 +171,21 @@ class Solver:
             solved[player] = 0
         self.layers: list[list[Position]] = [[(player, targets) for player in players]]
         seen = len(players)
-        while self.layers[-1] and len(self.layers) <= min(depth, 250) and seen < SEARCH_LIMIT:
+        while (
+            self.layers[-1]
+            and len(self.layers) <= min(depth, LONGEST_SEARCH)
+            and seen < SEARCH_LIMIT
+        ):
             self.layers.append(self._layer_before(self.layers[-1], len(self.layers)))
             seen += len(self.layers[-1])
 
     def distance(self, position: Position) -> int | None:
         """Moves to the solution; None where there is none (or too far to tell)."""
-        path = self._path(position)
-        return None if path is None else len(path)
-
-    def plan(self, position: Position) -> list[int] | None:
-        """Directions of a shortest solution; None where there is none (or too far to tell)."""
-        return self._path(position)
+        known = self._known(position)
+        if known is not None:
+            return known
+        found = self._forward(position)
+        return None if found is None else len(found[0]) + self._distances[found[1][1]][found[1][0]]
 
     def moves(self, position: Position) -> Iterator[tuple[int, Position]]:
         """The positions one move away that differ from this one, with their direction."""
@@ -192,15 +197,16 @@ class Solver:
             elif beyond >= 0 and not boxes >> beyond & 1:
                 yield direction, (ahead, boxes ^ bit | 1 << beyond)
 
-    def _path(self, position: Position) -> list[int] | None:
-        """A shortest solution: forward to where the search back has been, then downhill."""
-        if self._known(position) is None:
-            found = self._forward(position)
-            if found is None:
-                return None
-            path, position = found
-        else:
-            path = []
+    def move(self, position: Position, direction: int) -> Position | None:
+        """The position after a move; None where something is in the way."""
+        return next((after for way, after in self.moves(position) if way == direction), None)
+
+    def plan(self, position: Position) -> list[int] | None:
+        """Directions of a shortest solution; None where there is none (or too far to tell)."""
+        found = ([], position) if self._known(position) is not None else self._forward(position)
+        if found is None:
+            return None
+        path, position = found
         while left := self._known(position):
             direction, position = next(
                 move for move in self.moves(position) if self._known(move[1]) == left - 1
@@ -209,7 +215,7 @@ class Solver:
         return path
 
     def _forward(self, start: Position) -> tuple[list[int], Position] | None:
-        """Breadth first to the nearest known position.
+        """The path to the nearest known position, breadth first, and that position.
 
         All positions up to the depth of the search back are known, so the first one met lies on a
         shortest solution.
@@ -312,12 +318,12 @@ class RoomSpec:
     min_solution: int
     max_solution: int
 
-    def draw(self, seed: int) -> tuple[Room, Solver]:
-        """The room of a seed, and what solves it.
+    def draw(self, seed: int) -> tuple[Solver, Position]:
+        """The room of a seed: what solves it, and the position to start from.
 
-        For each layout with its targets, all positions within the bounds are equally likely. A
-        room is in the held-out fifth of all rooms if and only if its seed is held out, so that no
-        room is ever both trained on and tested on.
+        Within a layout with its targets, all positions within the bounds that have the fewest
+        boxes on a target already are equally likely. A room is in the held-out fifth of all rooms
+        if and only if its seed is held out, so that no room is ever trained on and tested on.
         """
         rng = np.random.Generator(np.random.PCG64(seed))
         for _ in range(DRAWS):
@@ -327,17 +333,24 @@ class RoomSpec:
                 continue
             targets = rng.permutation(len(layout.cells))[: self.boxes].tolist()
             solver = _solver(layout, sum(1 << target for target in targets), self.max_solution)
-            layers = solver.layers[self.min_solution :]
-            total = sum(map(len, layers))
-            for choice in rng.integers(total, size=8).tolist() if total else ():
-                room = _room(layout, solver.targets, _pick(layers, choice))
-                if room.held_out == is_held_out(seed):
-                    return room, solver
+            starts = self._starts(solver)
+            for choice in rng.integers(len(starts), size=8).tolist() if starts else ():
+                if room_at(solver, starts[choice]).held_out == is_held_out(seed):
+                    return solver, starts[choice]
         raise EnvError(
             f"no room of size {self.size} with boxes {self.boxes}, inner_walls {self.inner_walls} "
             f"and a shortest solution of {self.min_solution} to {self.max_solution} moves in "
-            f"{DRAWS} layouts (seed {seed}); widen min_solution and max_solution, or the size"
+            f"{DRAWS} layouts (seed {seed}, {'' if is_held_out(seed) else 'not '}held out); "
+            "widen min_solution and max_solution, or the size"
         )
+
+    def _starts(self, solver: Solver) -> list[Position]:
+        positions = [p for layer in solver.layers[self.min_solution :] for p in layer]
+        if self.boxes == 1:
+            return positions
+        home = [(boxes & solver.targets).bit_count() for _, boxes in positions]
+        fewest = min(home, default=0)
+        return [p for p, count in zip(positions, home, strict=True) if count == fewest]
 
     def _walls(self, rng: np.random.Generator) -> frozenset[Cell]:
         if self.inner_walls == 0:
@@ -368,17 +381,25 @@ class RoomSpec:
         return carved
 
 
-def solve(room: Room, depth: int = 250) -> tuple[Solver, Position]:
-    """A solver for a room, and the room's position in it."""
+def solve(room: Room) -> tuple[Solver, Position]:
+    """What solves a room, and its position."""
     layout = _layout(room.size, room.walls)
     targets = sum(1 << layout.number[cell] for cell in room.targets)
     boxes = sum(1 << layout.number[cell] for cell in room.boxes)
-    return _solver(layout, targets, depth), (layout.number[room.player], boxes)
+    return _solver(layout, targets, LONGEST_SEARCH), (layout.number[room.player], boxes)
 
 
 def room_at(solver: Solver, position: Position) -> Room:
-    """The room as it is after play has led to a position."""
-    return _room(solver.layout, solver.targets, position)
+    """The room at a position."""
+    layout = solver.layout
+    player, boxes = position
+
+    def cells(bits: int) -> frozenset[Cell]:
+        return frozenset(cell for i, cell in enumerate(layout.cells) if bits >> i & 1)
+
+    return Room(
+        layout.size, layout.walls, cells(solver.targets), cells(boxes), layout.cells[player]
+    )
 
 
 @lru_cache(maxsize=16)
@@ -410,22 +431,6 @@ def _layout(size: tuple[int, int], walls: frozenset[Cell]) -> Layout:
     return Layout(size, walls)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _solver(layout: Layout, targets: int, depth: int) -> Solver:
     return Solver(layout, targets, depth)
-
-
-def _pick(layers: list[list[Position]], choice: int) -> Position:
-    for layer in layers:
-        if choice < len(layer):
-            return layer[choice]
-        choice -= len(layer)
-    raise IndexError(choice)
-
-
-def _room(layout: Layout, targets: int, position: Position) -> Room:
-    def cells(bits: int) -> frozenset[Cell]:
-        return frozenset(cell for i, cell in enumerate(layout.cells) if bits >> i & 1)
-
-    player, boxes = position
-    return Room(layout.size, layout.walls, cells(targets), cells(boxes), layout.cells[player])

@@ -22,7 +22,7 @@ SPLIT = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CORPUS = [
-    "You are a helpful assistant.", "system user assistant\n", "The player is at the left of a box.",
+    "You are a helpful assistant.", "system user assistant\n", "The player is left of a box.",
     "<answer>Up</answer> <answer>Down, Left</answer>\n\n", "What now? Right Right Up\n",
     "<|im_start|>user\nHello<|im_end|>", "one two three  four   five", "déjà vu «é» 12 345",
 ]  # fmt: skip
@@ -101,7 +101,9 @@ def llama() -> PreTrainedTokenizerFast:
     return tokenizer(LLAMA_TOKENS, "<|eot_id|>", LLAMA_3)
 
 
-def image_encoder(merge_size: int = 2, cache_size: int = 1024) -> ImageEncoder:
-    side = 14 * merge_size
-    processor = Qwen2VLImageProcessorPil(merge_size=merge_size, min_pixels=side**2)
-    return ImageEncoder(processor, cache_size)
+def image_processor(merge_size: int = 2) -> Qwen2VLImageProcessorPil:
+    return Qwen2VLImageProcessorPil(merge_size=merge_size, min_pixels=(14 * merge_size) ** 2)
+
+
+def image_encoder(merge_size: int = 2) -> ImageEncoder:
+    return ImageEncoder(image_processor(merge_size))

@@ -43,10 +43,11 @@ class IterationProgress(ProgressBar, AgentCallback):
         total = trainer.max_epochs if stage == "fit" else None
         self._bar = tqdm(
             total=total,
-            desc=stage,
+            desc=f"{stage}: loading",
             unit="it",
             file=sys.stderr,
             dynamic_ncols=True,
+            mininterval=0.1 if sys.stderr.isatty() else 15.0,
             disable=not self._enabled or trainer.global_rank != 0,
             bar_format="{desc:<26} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
             if total
@@ -62,7 +63,8 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def _stage(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.set_description_str(text)
+            self._bar.set_description_str(text, refresh=False)
+            self._bar.update(0)  # draws, but not more often than mininterval
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._bar is not None:
@@ -103,4 +105,5 @@ class IterationProgress(ProgressBar, AgentCallback):
         metrics = trainer.callback_metrics
         shown = {k: f"{float(metrics[n]):.4g}" for k, n in _SHOWN.items() if n in metrics}
         if self._bar is not None:
-            self._bar.set_postfix(shown)
+            self._bar.set_postfix(shown, refresh=False)
+            self._bar.update(0)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vagentrl.engine import GenerationRequest, Vocabulary
 from vagentrl.engines.kv_cache import ATTENTION
 from vagentrl.engines.positions import image_spans, mrope_positions
 from vagentrl.engines.sessions import Session, Sessions
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class CachedPolicy:
@@ -26,27 +30,28 @@ class CachedPolicy:
         max_sessions: Episodes to remember.
     """
 
-    def __init__(self, policy: nn.Module, vocabulary: Vocabulary, max_sessions: int) -> None:
+    def __init__(
+        self, policy: PreTrainedModel, vocabulary: Vocabulary, max_sessions: int
+    ) -> None:
+        _check_attention(policy.config)
         self.policy = policy
         self.vocabulary = vocabulary
         self.sessions = Sessions(max_sessions)
         self.device = next(policy.parameters()).device
-        config = policy.config
-        self.text_config = config.get_text_config()
-        _check_attention(self.text_config)
-        self.image_token_id, self.merge_size = _image_layout(config, self.text_config)
+        self.image_token_id, self.merge_size = _image_layout(policy.config)
 
     @contextmanager
     def sampling_mode(self) -> Iterator[None]:
         """Evaluation mode and the cache's attention; leaves the module as it was found."""
         training = [module for module in self.policy.modules() if module.training]
-        attention = self.text_config._attn_implementation
+        config = self.policy.config.get_text_config()
+        attention = config._attn_implementation
         self.policy.eval()
-        self.text_config._attn_implementation = ATTENTION
+        config._attn_implementation = ATTENTION
         try:
             yield
         finally:
-            self.text_config._attn_implementation = attention
+            config._attn_implementation = attention
             for module in training:
                 module.training = True
 
@@ -60,7 +65,7 @@ class CachedPolicy:
     def prefill(
         self, requests: Sequence[GenerationRequest], first_slot: int
     ) -> Float[Tensor, "B V"]:
-        """Read what is new of each request's context, into slots from `first_slot` on.
+        """Read what is new in each request's context, into the slots from `first_slot` on.
 
         Returns:
             The logits of each reply's first token.
@@ -71,26 +76,24 @@ class CachedPolicy:
         ]
         for session, request in zip(sessions, requests, strict=True):
             session.cut(*session.shared_with(request))
+        starts = np.array([[len(session.ids)] for session in sessions])
         vision = self._encode_new_images(sessions, requests)
 
-        starts = [len(session.ids) for session in sessions]
-        new = [request.prompt_ids[start:] for request, start in zip(requests, starts, strict=True)]
-        longest = max(map(len, new))
-        axes = 1 if self.image_token_id is None else 3
-        # padding is on the left, so that every row's last token is in the last column
-        ids = np.full((len(new), longest), 1 if self.image_token_id == 0 else 0)
-        positions = np.zeros((axes, len(new), longest), dtype=np.int64)
+        counts = np.array([[len(request.prompt_ids)] for request in requests]) - starts
+        longest = int(counts.max())
+        # padding is on the left, so that every row ends in the last column
+        ids = np.full((len(requests), longest), 1 if self.image_token_id == 0 else 0)
+        positions = np.zeros((self._axes, len(requests), longest), dtype=np.int64)
         for row, (session, request) in enumerate(zip(sessions, requests, strict=True)):
+            count = int(counts[row, 0])
             counted = self._positions(session, request)
-            ids[row, longest - len(new[row]) :] = new[row]
-            positions[:, row, longest - len(new[row]) :] = counted[:, starts[row] :]
-            session.ids.extend(new[row])
+            ids[row, -count:] = request.prompt_ids[-count:]
+            positions[:, row, -count:] = counted[:, -count:]
+            session.ids.extend(request.prompt_ids[-count:])
             session.position = int(counted.max()) + 1
-        # it is written behind the row's new tokens, where the row's next tokens replace it
-        padding = np.array([[longest - len(row)] for row in new])
-        cells = np.array(starts)[:, None] + (np.arange(longest) - padding) % longest
-        width = max(starts) + longest
-        return self._forward(ids, cells, positions, first_slot, width, **vision)
+        # and is written behind the row's tokens, where the next ones will overwrite it
+        cells = starts + (np.arange(longest) - (longest - counts)) % longest
+        return self._forward(ids, positions, cells, first_slot, **vision)
 
     @torch.inference_mode()
     def decode(self, tokens: Sequence[int]) -> Float[Tensor, "B V"]:
@@ -98,29 +101,32 @@ class CachedPolicy:
         sessions = self.sessions.first(len(tokens))
         cells = np.array([[len(session.ids)] for session in sessions])
         positions = np.array([[session.position] for session in sessions])
-        axes = 1 if self.image_token_id is None else 3
         for session, token in zip(sessions, tokens, strict=True):
             session.ids.append(token)
             session.position += 1
-        positions = np.broadcast_to(positions, (axes, *positions.shape))
-        return self._forward(np.array(tokens)[:, None], cells, positions, 0, int(cells.max()) + 1)
+        positions = np.repeat(positions[None], self._axes, axis=0)
+        return self._forward(np.array(tokens)[:, None], positions, cells, first_slot=0)
+
+    @property
+    def _axes(self) -> int:
+        return 1 if self.image_token_id is None else 3
 
     def _forward(
         self,
         ids: np.ndarray,
-        cells: np.ndarray,
         positions: np.ndarray,
+        cells: np.ndarray,
         first_slot: int,
-        width: int,
         **vision: Tensor,
     ) -> Tensor:
-        at = torch.from_numpy(cells).to(self.device)
-        self.sessions.cache.aim(first_slot, at, width)
-        place = torch.tensor(positions, device=self.device)
-        output = self.policy(
+        length = int(cells.max()) + 1
+        written = torch.from_numpy(cells).to(self.device)
+        places = torch.from_numpy(positions).to(self.device)
+        self.sessions.cache.aim(first_slot, written, length)
+        output: Any = self.policy(
             input_ids=torch.from_numpy(ids).to(self.device),
-            attention_mask=torch.arange(width, device=self.device) <= at[:, None, :, None],
-            position_ids=place[0] if len(place) == 1 else place,
+            attention_mask=torch.arange(length, device=self.device) <= written[:, None, :, None],
+            position_ids=places if self._axes > 1 else places[0],
             past_key_values=self.sessions.cache,
             use_cache=True,
             logits_to_keep=1,
@@ -131,16 +137,13 @@ class CachedPolicy:
     def _encode_new_images(
         self, sessions: Sequence[Session], requests: Sequence[GenerationRequest]
     ) -> dict[str, Tensor]:
-        seen = [len(session.images) for session in sessions]
-        fresh = [request.images[n:] for request, n in zip(requests, seen, strict=True)]
+        fresh = [
+            request.images[len(session.images) :]
+            for session, request in zip(sessions, requests, strict=True)
+        ]
         images = [image for row in fresh for image in row]
         if not images:
             return {}
-        if self.image_token_id is None:
-            raise EngineError(
-                f"a prompt has images but {type(self.policy).__name__} reads only text; "
-                "train a vision-language model or render the observations as text"
-            )
         vision = self.vocabulary.encode_images(images).to(self.device)
         grids = iter(vision.image_grid_thw.tolist())
         for session, request, row in zip(sessions, requests, fresh, strict=True):
@@ -159,24 +162,23 @@ class CachedPolicy:
         )
 
 
-def _check_attention(text_config) -> None:
-    kinds = set(getattr(text_config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
+def _check_attention(config: PreTrainedConfig) -> None:
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if kinds - {"full_attention"}:
         raise ConfigError(
-            f"the policy has layers of type {sorted(kinds)}; TransformersEngine keeps a cache for "
-            "full attention only: switch off the sliding window in the model's configuration, or "
-            "use the vLLM engine"
+            f"the policy has layers of {sorted(kinds)}; TransformersEngine keeps keys and values "
+            "for full attention only: switch the sliding window off in the model's configuration "
+            "or use the vLLM engine"
         )
 
 
-def _image_layout(config, text_config) -> tuple[int | None, int]:
-    """The image token and the patches that make one along each side; None for a text model."""
+def _image_layout(config: Any) -> tuple[int | None, int]:
+    """The image token, and the patches that make one along each side; None for a text model."""
     if "vision_config" not in config.sub_configs:
         return None, 1
-    if "mrope_section" not in (text_config.rope_parameters or {}):
+    if "mrope_section" not in config.get_text_config().rope_parameters:
         raise ConfigError(
-            f"{config.model_type} counts the positions of images in a way that "
-            "TransformersEngine does not know (Qwen2-VL, 2.5-VL and 3-VL do it by mrope); use the "
-            "vLLM engine"
+            f"TransformersEngine does not know how {config.model_type} counts the positions of "
+            "images (it knows mrope: Qwen2-VL, 2.5-VL, 3-VL); use the vLLM engine"
         )
     return config.image_token_id, config.vision_config.spatial_merge_size

@@ -19,69 +19,69 @@ class SlotCache(Cache):
     """One slot per episode, each filled to a length of its own.
 
     The rows of a forward pass sit in neighbouring slots, so that attention reads them without a
-    copy; `swap` brings them there. Slots and cells grow by doubling.
+    copy; `swap` brings them there. Slots and their cells grow by doubling.
     """
 
     def __init__(self) -> None:
         super().__init__(layers=[])  # transformers' layers know one length for all rows
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self.keys: list[Tensor] = []  # per layer: slots, heads, cells, width of a head
+        self.values: list[Tensor] = []
 
-    def aim(self, first_slot: int, cells: Int[Tensor, "B Q"], width: int) -> None:
-        """Say where the next forward pass belongs.
+    def aim(self, first_slot: int, cells: Int[Tensor, "B Q"], length: int) -> None:
+        """Say what the next forward pass reads and writes.
 
         Args:
             first_slot: Slot of the first row; the others follow it.
-            cells: The cell of every new token, counted from the start of its slot.
-            width: Cells to read of every slot.
+            cells: Where in its slot each new token goes.
+            length: Cells to read of every slot.
         """
-        self._first, self._width = first_slot, width
+        self._first, self._cells, self._length = first_slot, cells, length
         self._rows = torch.arange(len(cells), device=cells.device)[:, None]
-        self._cells = cells
 
     def update(
         self,
-        key_states: Float[Tensor, "B H Q D"],
-        value_states: Float[Tensor, "B H Q D"],
+        key_states: Float[Tensor, "B G Q D"],
+        value_states: Float[Tensor, "B G Q D"],
         layer_idx: int,
         *args: Any,
         **kwargs: Any,
-    ) -> tuple[Float[Tensor, "B H W D"], Float[Tensor, "B H W D"]]:
-        """Store what the new tokens bring; return everything up to the width."""
+    ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K D"]]:
+        """Store what the new tokens bring and return all that is to be read."""
         return (
-            self._append(self._keys, layer_idx, key_states),
-            self._append(self._values, layer_idx, value_states),
+            self._write(self.keys, layer_idx, key_states),
+            self._write(self.values, layer_idx, value_states),
         )
 
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` cells of two slots."""
-        for store in (*self._keys, *self._values):
+        for store in (*self.keys, *self.values):
             kept = store[one, :, :length].clone()
             store[one, :, :length] = store[other, :, :length]
             store[other, :, :length] = kept
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Cells that the current forward pass reads."""
-        return self._width
+        return self._length
 
-    def _append(self, stores: list[Tensor], layer: int, new: Tensor) -> Tensor:
+    def _write(self, stores: list[Tensor], layer: int, new: Tensor) -> Tensor:
         if layer == len(stores):
             stores.append(new.new_zeros(0, new.shape[1], 0, new.shape[3]))
-        last_slot = self._first + len(new)
-        stores[layer] = _with_room(stores[layer], last_slot, self._width)
-        rows = stores[layer][self._first : last_slot]
+        behind = self._first + len(new)
+        stores[layer] = _with_room(stores[layer], behind, self._length)
+        rows = stores[layer][self._first : behind]
         rows[self._rows, :, self._cells] = new.transpose(1, 2)
-        return rows[:, :, : self._width]
+        return rows[:, :, : self._length]
 
 
 def _with_room(store: Tensor, slots: int, cells: int) -> Tensor:
-    if slots <= store.shape[0] and cells <= store.shape[2]:
+    had_slots, heads, had_cells, width = store.shape
+    if slots <= had_slots and cells <= had_cells:
         return store
-    slots = slots if slots <= store.shape[0] else max(slots, 2 * store.shape[0])
-    cells = cells if cells <= store.shape[2] else max(cells, 2 * store.shape[2])
-    # zeros: attention multiplies even the masked cells, and 0 * nan is nan
-    larger = store.new_zeros(max(slots, store.shape[0]), store.shape[1], max(cells, store.shape[2]), store.shape[3])
-    larger[: store.shape[0], :, : store.shape[2]] = store
+    slots = had_slots if slots <= had_slots else max(slots, 2 * had_slots)
+    cells = had_cells if cells <= had_cells else max(cells, 2 * had_cells)
+    # zeros: attention multiplies masked cells too, and 0 * nan is nan
+    larger = store.new_zeros(slots, heads, cells, width)
+    larger[:had_slots, :, :had_cells] = store
     return larger
 
 
@@ -94,10 +94,11 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "B Q H D"], None]:
-    """`sdpa` that does not copy key-value heads for the query heads that share them, where it can.
+    """`sdpa`, without a copy of each key-value head for every query head that shares it.
 
     A single query becomes one of several queries of its key-value head, which any kernel takes.
-    For more than one the CPU kernel knows groups; others would leave their fast path.
+    For more than one query the CPU kernel knows groups; a CUDA kernel would leave its fast path
+    and gets the copies.
     """
     rows, heads, queries, width = query.shape
     grouped = queries > 1 and query.device.type == "cpu"

@@ -22,7 +22,7 @@ from vagentrl.types import Finish
 TICKS_BETWEEN_STEPS = 4
 # Reading a few prompts costs about as much as a step for everyone: they wait until they are as
 # large a share as this of all open requests.
-ADMIT_SHARE = 1 / 8
+ADMIT_SHARE = 1 / 4
 
 
 @dataclass(eq=False)

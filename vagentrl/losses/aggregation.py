@@ -35,7 +35,7 @@ def aggregation_weights(
     trajectories, trajectory_of = trajectory_ids.unique(return_inverse=True)
     row_lengths = action_mask.sum(1)
     lengths = row_lengths.new_zeros(len(trajectories)).index_add(0, trajectory_of, row_lengths)
-    count = torch.tensor(len(lengths))
+    count = lengths.count_nonzero()
     if constant_length is not None:
         denominators = (count * constant_length).expand(len(action_mask))
     elif mode == "trajectory_mean":

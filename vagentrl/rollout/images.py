@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from PIL import Image as PILImage
 
 from vagentrl.errors import ConfigError, ShapeError
 from vagentrl.types import VisionInputs
@@ -21,9 +20,21 @@ from vagentrl.types import VisionInputs
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
-    from transformers import BaseImageProcessor
 
     Key = tuple[tuple[int, int], bytes]
+
+
+@runtime_checkable
+class QwenVLProcessor(Protocol):
+    """What is asked of a Hugging Face image processor."""
+
+    patch_size: Any
+    merge_size: Any
+    size: Any
+
+    def get_number_of_image_patches(self, height: int, width: int) -> int: ...
+
+    def __call__(self, images: Any, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class ImageEncoder:
@@ -31,20 +42,19 @@ class ImageEncoder:
 
     Args:
         processor: A Hugging Face image processor of the Qwen-VL family.
-        cache_size: Images to remember; the least recently used are forgotten first.
+        cache_mb: Memory for patches; the least recently used images are forgotten first.
     """
 
-    def __init__(self, processor: BaseImageProcessor, cache_size: int = 1024) -> None:
-        if not hasattr(processor, "get_number_of_image_patches"):
+    def __init__(self, processor: QwenVLProcessor, cache_mb: float = 256) -> None:
+        if not isinstance(processor, QwenVLProcessor):
             raise ConfigError(
-                f"{type(processor).__name__} cannot predict how many patches an image has; "
-                "use an image processor of the Qwen-VL family"
+                f"{type(processor).__name__} does not cut images into merged patches; use a model "
+                "of the Qwen-VL family, with its image processor"
             )
-        if cache_size < 1:
-            raise ConfigError(f"cache_size is {cache_size}; give 1 or more")
         self.processor = processor
-        self.cache_size = cache_size
+        self.cache_mb = cache_mb
         self._cache: OrderedDict[Key, tuple[Tensor, Tensor]] = OrderedDict()
+        self._cached_bytes = 0
 
     @property
     def factor(self) -> int:
@@ -116,8 +126,10 @@ class ImageEncoder:
         features = self.processor(images=[rgb], return_tensors="pt")
         encoded = (features["pixel_values"], features["image_grid_thw"])
         self._cache[key] = encoded
-        if len(self._cache) > self.cache_size:
-            self._cache.popitem(last=False)
+        self._cached_bytes += encoded[0].nbytes
+        while self._cached_bytes > self.cache_mb * 2**20:
+            _, (patches, _) = self._cache.popitem(last=False)
+            self._cached_bytes -= patches.nbytes
         return encoded
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby, takewhile
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from vagentrl.types import IMAGE_PLACEHOLDER, Finish, Observation, VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerFast
 
     Pieces = list[int | str]
 
@@ -49,7 +49,7 @@ class Renderer:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerFast,
         images: ImageEncoder | None = None,
         image_token: str = "<|image_pad|>",
     ) -> None:
@@ -73,19 +73,20 @@ class Renderer:
         self._before_reply = self._pieces(template.before_reply)
         self._after_reply = self._pieces(template.after_reply)
         self._image = self._pieces(template.image or "")
-        self.image_token_id = self._control.get(image_token) if images else None
-        if images and self._image.count(self.image_token_id or image_token) != 1:
+        self.image_token_id = self._control.get(image_token)
+        if images and [piece == self.image_token_id for piece in self._image].count(True) != 1:
             raise ConfigError(
                 f"the chat template writes an image as {template.image!r}, which should hold the "
                 f"image token {image_token!r} once; give the model's own image_token"
             )
-        if not isinstance(self._after_reply[0], int):
+        end = self._after_reply[0]
+        if not isinstance(end, int):
             raise ConfigError(
                 f"the chat template follows a reply with {template.after_reply!r}; it should begin "
                 "with a special token, at which sampling can stop"
             )
-        eos = tokenizer.eos_token_id
-        self.stop_ids = frozenset({self._after_reply[0], *([] if eos is None else [eos])})
+        ends = (end, tokenizer.eos_token_id)
+        self.stop_ids = frozenset(id for id in ends if isinstance(id, int))
 
     @classmethod
     def from_pretrained(cls, model: str | Path) -> Renderer:
@@ -193,7 +194,8 @@ class Renderer:
             for reply, observation in zip(replies, observations[1:], strict=True):
                 found += [*self._encode([reply, *ended]), *self.next(observation, finish)]
             if found != wanted:
-                same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted))])  # noqa: B905
+                pairs = enumerate(zip_longest(found, wanted))
+                same = next(index for index, (mine, its) in pairs if mine != its)
                 near = slice(max(same - 4, 0), same + 6)
                 raise ConfigError(
                     f"tokens added turn by turn differ from the chat template's at token {same} "
@@ -225,8 +227,11 @@ class Renderer:
     def _encode(self, pieces: Iterable[int | str]) -> tuple[int, ...]:
         """Ids stay; neighbouring texts are joined first, since a token may span them."""
         ids: list[int] = []
-        for is_text, run in groupby(pieces, key=lambda piece: isinstance(piece, str)):
-            ids += self._encode_text("".join(map(str, run))) if is_text else map(int, run)
+        for kind, run in groupby(pieces, key=type):
+            if kind is str:
+                ids += self._encode_text("".join(map(str, run)))
+            else:
+                ids += map(int, run)
         return tuple(ids)
 
     def _encode_text_anew(self, text: str) -> tuple[int, ...]:
@@ -249,7 +254,7 @@ class Renderer:
         if self._template.trims_user:
             texts[0] = texts[0].lstrip()
             texts[-1] = texts[-1].rstrip()
-        pieces: Pieces = texts[:1]
+        pieces: Pieces = [texts[0]]
         for image, text in zip(observation.images, texts[1:], strict=True):
             room = self._encoder().token_count(image)
             for piece in self._image:
@@ -266,7 +271,7 @@ class Renderer:
         return self.images
 
 
-def _backend_without(tokenizer: PreTrainedTokenizerBase, control: set[int]) -> Tokenizer:
+def _backend_without(tokenizer: PreTrainedTokenizerFast, control: set[int]) -> Tokenizer:
     """A copy of the tokenizer that reads the names of these tokens as the text they are."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in state["added_tokens"]:

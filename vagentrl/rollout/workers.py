@@ -8,33 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import multiprocessing
+import pickle
 import queue
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from vagentrl.environment import Environment
-from vagentrl.errors import EnvError
+from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import ReplyFormat
 from vagentrl.types import Observation, Reply, StepResult
 
 EnvironmentFactory = Callable[[], Environment]
 
 
-def begin(
+def reset(
     environment: Environment, seed: int, transition_seed: int
 ) -> tuple[str, ReplyFormat, Observation]:
     """Start an episode; returns the system prompt, the reply format and the first observation."""
     observation = environment.reset(seed, transition_seed)
+    if not isinstance(observation, Observation):
+        raise EnvError(f"the answer is of type {type(observation).__name__}, not Observation")
     return environment.system_prompt(), environment.format, observation
 
 
 def step(environment: Environment, reply: Reply) -> StepResult:
     """Play one reply."""
-    return environment.step(reply)
+    result = environment.step(reply)
+    if not isinstance(result, StepResult):
+        raise EnvError(f"the answer is of type {type(result).__name__}, not StepResult")
+    if not math.isfinite(result.reward):
+        raise EnvError(f"the reward is {result.reward}; nothing can be learned from that")
+    return result
 
 
 class ThreadWorker:
@@ -59,13 +69,16 @@ class ThreadWorker:
             try:
                 if subject is None:
                     subject = factory()
-                future.set_result(function(subject, *arguments))
-            except BaseException as error:  # the boundary: it is raised where the call waits
-                future.set_exception(error)
+                answer = function(subject, *arguments)
+            except BaseException as error:  # the boundary: not even SystemExit ends the trainer
+                future.set_exception(_as_env_error(error))
+            else:
+                future.set_result(answer)
         if subject is not None:
             subject.close()
 
     def submit(self, function: Callable, *arguments: Any) -> Future:
+        """The answer of the call, or an `EnvError` whatever it raises."""
         future: Future = Future()
         self._tasks.put((future, function, arguments))
         return future
@@ -83,42 +96,59 @@ class ProcessWorker:
 
     def __init__(self, factory: EnvironmentFactory) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, factory), daemon=True)
         self._process.start()
         theirs.close()
-        self._caller = ThreadWorker(lambda: self._connection)
+        self._caller = ThreadWorker(lambda: ours)
+        self._answer: Future | None = None
 
     def submit(self, function: Callable, *arguments: Any) -> Future:
-        return self._caller.submit(_call, function, arguments)
+        self._answer = self._caller.submit(self._call, function, arguments)
+        return self._answer
+
+    def _call(self, ours: Connection, function: Callable, arguments: tuple) -> Any:
+        try:
+            ours.send((function, arguments))
+            answer, error = ours.recv()
+        except (EOFError, OSError) as broken:
+            self._process.join()
+            code = self._process.exitcode
+            raise EnvError(f"its process ended with exit code {code}") from broken
+        if error is not None:
+            raise error
+        return answer
 
     def close(self) -> None:
-        self._process.kill()
+        """The process closes its environment and ends; one that is at work is killed."""
+        if self._answer is not None and not self._answer.done():
+            self._process.kill()
         self._caller.close()
 
 
-def _call(connection: Connection, function: Callable, arguments: tuple) -> Any:
-    try:
-        connection.send((function, arguments))
-        answer, error = connection.recv()
-    except (EOFError, OSError) as broken:
-        raise EnvError(f"the environment's process died ({type(broken).__name__})") from broken
-    if error is not None:
-        raise error
-    return answer
-
-
-def _serve(connection: Connection, factory: EnvironmentFactory) -> None:
+def _serve(theirs: Connection, factory: EnvironmentFactory) -> None:
     environment = None
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the trainer is done with us
         while True:
-            function, arguments = connection.recv()
+            function, arguments = theirs.recv()
             try:
                 if environment is None:
                     environment = factory()
-                connection.send((function(environment, *arguments), None))
+                theirs.send((function(environment, *arguments), None))
             except Exception as error:  # the boundary: raised again on the other side
-                connection.send((None, EnvError(f"{type(error).__name__}: {error}")))
+                theirs.send((None, _as_env_error(error)))
+    if environment is not None:
+        environment.close()
+
+
+def _as_env_error(error: BaseException) -> EnvError:
+    """The same error, as one that says where it arose and that can cross processes."""
+    if isinstance(error, EnvError):
+        return error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    wrapped = EnvError(f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 class WorkerPool:
@@ -130,7 +160,8 @@ class WorkerPool:
         kind: Threads for environments in pure Python, processes for those with OpenGL, physics or
             signals.
         size: Episodes that may be played at once.
-        timeout_s: Seconds that one reset or step may take.
+        timeout_s: Seconds that one reset or step may take; the first reset includes starting the
+            worker and making the environment.
     """
 
     def __init__(
@@ -142,15 +173,22 @@ class WorkerPool:
         size: int = 256,
         timeout_s: float = 60.0,
     ) -> None:
+        if size < 1 or timeout_s <= 0:
+            raise ConfigError(
+                f"environment {name!r} has {size} workers with {timeout_s:g} s for an answer; "
+                "give it at least 1 worker and more than 0 s"
+            )
+        if kind == "process":
+            _check_picklable(factory, name)
         self.name = name
         self.timeout_s = timeout_s
         self._make = lambda: (ThreadWorker if kind == "thread" else ProcessWorker)(factory)
         self._size = size
         self._idle: list[ThreadWorker | ProcessWorker] = []
-        self._places: asyncio.Semaphore | None = None
+        self.open()
 
     def open(self) -> None:
-        """Call inside the event loop that the episodes will run in."""
+        """Call at the start of every event loop that episodes run in."""
         self._places = asyncio.Semaphore(self._size)
 
     @contextlib.asynccontextmanager
@@ -160,8 +198,6 @@ class WorkerPool:
         Raises (from the callable):
             EnvError: When the environment raises or takes longer than `timeout_s`.
         """
-        if self._places is None:
-            raise EnvError("WorkerPool.open was not called in this event loop")
         async with self._places:
             worker = self._idle.pop() if self._idle else self._make()
             sound = False
@@ -177,21 +213,30 @@ class WorkerPool:
     async def _run(
         self, worker: ThreadWorker | ProcessWorker, function: Callable, arguments: tuple
     ) -> Any:
+        answer = asyncio.wrap_future(worker.submit(function, *arguments))
         try:
-            answer = asyncio.wrap_future(worker.submit(function, *arguments))
             return await asyncio.wait_for(answer, self.timeout_s)
         except TimeoutError as error:
             raise EnvError(
                 f"environment {self.name!r} did not answer {function.__name__} within "
                 f"{self.timeout_s:g} s; raise timeout_s if it is meant to be that slow"
             ) from error
-        except Exception as error:
-            cause = error if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"
+        except EnvError as error:
             raise EnvError(
-                f"environment {self.name!r} failed in {function.__name__}: {cause}"
+                f"environment {self.name!r} failed in {function.__name__}: {error}"
             ) from error
 
     def close(self) -> None:
         """Stop all idle workers."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _check_picklable(factory: EnvironmentFactory, name: str) -> None:
+    try:
+        pickle.dumps(factory)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"environment {name!r} cannot be sent to a process of its own ({error}); make it from "
+            "a class or function at the top of a module, or take thread workers"
+        ) from error

@@ -1,0 +1,1 @@
+"""Playing episodes with the model, and laying them out as batches."""
