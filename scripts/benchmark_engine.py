@@ -1,6 +1,6 @@
 """How fast the TransformersEngine reads and samples, by batch size, on the tiny model's shape.
 
-    OMP_NUM_THREADS=1 python scripts/benchmark_engine.py [--batches 1 16 64 128] [--threads 1]
+OMP_NUM_THREADS=1 python scripts/benchmark_engine.py [--batches 1 16 64 128] [--threads 1]
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import random
 import time
 
 import torch
+from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from vagentrl.engine import GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.types import VisionInputs
 
 IMAGE_TOKEN, VOCABULARY, SIDE = 440, 448, 6
+PICTURE = Image.new("RGB", (SIDE * 14, SIDE * 14))
 
 
 def tiny_vlm() -> Qwen2_5_VLForConditionalGeneration:
@@ -61,7 +64,7 @@ async def play(engine: TransformersEngine, batch: int, turns: int, reply: int) -
         context, images = (), ()
         for turn in range(turns):
             context += prompt(rng, 1, 12)
-            images += (object(),)
+            images += (PICTURE,)
             sampling = Sampling(max_tokens=rng.randrange(reply // 2, reply * 3 // 2 + 1))
             request = GenerationRequest(seed, context, images, sampling, 100 * seed + turn)
             context += (await engine.generate(request)).reply_ids
@@ -71,49 +74,52 @@ async def play(engine: TransformersEngine, batch: int, turns: int, reply: int) -
     await asyncio.gather(*map(episode, range(batch)))
 
 
-def steps(engine: TransformersEngine, batch: int, context: int) -> tuple[float, float]:
-    """Seconds to read `batch` contexts at once, and seconds per decoding step after that."""
-    rng = random.Random(0)
+def passes(policy: CachedPolicy, batch: int, context: int) -> tuple[float, float, float]:
+    """Seconds to read the contexts, to read one more turn of each, and to sample one token."""
     turns = context // 50
-    requests = [
-        GenerationRequest(row, prompt(rng, turns, 12), (object(),) * turns, Sampling(), 0)
-        for row in range(batch)
-    ]
-    policy = engine._policy
+
+    def request(row: int, turns: int) -> GenerationRequest:
+        ids = prompt(random.Random(row), turns, 12)
+        return GenerationRequest(row, ids, (PICTURE,) * turns, Sampling(), 0)
+
+    def seconds(run, repeats: int = 1) -> float:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        return (time.perf_counter() - started) / repeats
+
+    rows = range(batch)
     with policy.sampling_mode():
-        started = time.perf_counter()
-        policy.prefill(requests, 0)
-        read = time.perf_counter() - started
+        read = seconds(lambda: policy.prefill([request(row, turns) for row in rows], 0))
+        policy.prefill([request(row, turns + 1) for row in rows], 0)  # the cache grows here
+        turn = seconds(lambda: policy.prefill([request(row, turns + 2) for row in rows], 0))
         policy.decode([7] * batch)
-        started = time.perf_counter()
-        for _ in range(20):
-            policy.decode([7] * batch)
-        return read, (time.perf_counter() - started) / 20
+        return read, turn, seconds(lambda: policy.decode([7] * batch), repeats=20)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Speed of the TransformersEngine by batch size.")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64, 128])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--context", type=int, default=400)
+    parser.add_argument("--context", type=int, default=300)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    model, vocabulary = tiny_vlm(), Vocabulary(frozenset(), frozenset({IMAGE_TOKEN}), 4096, encode)
     engine = TransformersEngine()
-    engine.prepare(Vocabulary(frozenset(), frozenset({IMAGE_TOKEN}), 4096, encode))
-    model = tiny_vlm()
-    print(f"{arguments.threads} threads; context {arguments.context}; episodes of 8 turns x 30 tokens")
-    print("rows  prefill tok/s  decode ms/step  decode tok/s | episodes: sampled tok/s  s  busy s")
+    engine.prepare(vocabulary)
+    engine.update_weights(model, 0)
+    print(f"threads: {arguments.threads}; a turn reads 50 tokens, 36 of them an image")
+    print("rows | first prompt tok/s | a turn ms | decode ms/step tok/s | episodes tok/s s busy_s")
     for batch in arguments.batches:
-        engine.update_weights(model, 0)
-        read, step = steps(engine, batch, arguments.context)
-        engine.update_weights(model, 0)
+        read, turn, step = passes(CachedPolicy(model, vocabulary, batch), batch, arguments.context)
         sampled, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
         asyncio.run(play(engine, batch, turns=8, reply=30))
         wall = time.perf_counter() - started
         print(
-            f"{batch:4}  {batch * arguments.context / read:13.0f}  {step * 1e3:14.1f}  "
-            f"{batch / step:12.0f} | {(engine.sampled_tokens - sampled) / wall:23.0f}  "
-            f"{wall:.2f}  {engine.busy_s - busy:.2f}"
+            f"{batch:4} | {batch * arguments.context / read:18.0f} | {turn * 1e3:9.1f} | "
+            f"{step * 1e3:14.1f} {batch / step:5.0f} | "
+            f"{(engine.sampled_tokens - sampled) / wall:14.0f} {wall:6.2f} "
+            f"{engine.busy_s - busy:6.2f}"
         )
 
 

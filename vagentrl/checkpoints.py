@@ -18,6 +18,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
+        if "://" in str(path) or storage_options is not None:  # not a file of ours
+            return super().save_checkpoint(checkpoint, path, storage_options)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(target.name + ".partial")
@@ -29,9 +31,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             partial.replace(target)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             written = partial.stat().st_size if partial.exists() else 0
-            partial.unlink(missing_ok=True)
             raise VagentError(
                 f"the checkpoint {target} could not be written ({error}); it stopped after "
                 f"{written / 2**20:.1f} MiB. Earlier checkpoints in {target.parent} are untouched: "
                 "make room, then resume with --ckpt_path"
             ) from error
+        finally:
+            partial.unlink(missing_ok=True)

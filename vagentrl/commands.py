@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
@@ -40,8 +41,8 @@ class VagentCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
         _load_plugins()
-        # Lightning warns when given arguments and finds the same ones on the command line
-        sys.argv = sys.argv[:1]
+        # they are the same ones: the dispatcher read them first
+        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
         super().__init__(
             AgentModule,
             RolloutDataModule,

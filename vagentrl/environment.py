@@ -245,15 +245,21 @@ class ActionEnvironment(Environment):
 
     def _check(self) -> None:
         """Raise on settings that cannot work, alone or together."""
-        for name in ("actions_per_turn", "actions_per_episode", "turn_limit"):
-            limit = getattr(self, name)
+        limits = {
+            "actions_per_turn": self.actions_per_turn,
+            "actions_per_episode": self.actions_per_episode,
+            "turn_limit": self.turn_limit,
+        }
+        for name, limit in limits.items():
             if limit is not None and limit < 1:
                 raise ConfigError(f"{name} is {limit}; give at least 1")
-        for name in ("format_penalty", "invalid_penalty"):
-            if getattr(self, name) < 0:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it is subtracted, so give 0 or more"
-                )
+        penalties = {
+            "format_penalty": self.format_penalty,
+            "invalid_penalty": self.invalid_penalty,
+        }
+        for name, penalty in penalties.items():
+            if penalty < 0:
+                raise ConfigError(f"{name} is {penalty}; it is subtracted, so give 0 or more")
         if len(self._spellings) < len(self.action_names):
             raise ConfigError(
                 f"action names {self.action_names} must differ in more than upper and lower case"

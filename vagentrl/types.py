@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from vagentrl.errors import ShapeError
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
     from torch import Tensor
 
@@ -128,6 +129,13 @@ class Turn:
     metrics: Mapping[str, float] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
+            raise ShapeError(
+                f"a reply has {len(self.reply_ids)} tokens and {len(self.reply_logprobs)} "
+                "log-probs; an engine gives at least one token, and a log-prob for each"
+            )
+
 
 @dataclass(frozen=True)
 class Trajectory:
@@ -194,7 +202,7 @@ class VisionInputs:
         """The same images for some of the rows, in the given order."""
         return replace(self, rows=tuple(self.rows[row] for row in rows))
 
-    def to(self, device: object) -> VisionInputs:
+    def to(self, device: torch.device | str) -> VisionInputs:
         return replace(
             self,
             pixel_values=self.pixel_values.to(device),
@@ -288,7 +296,7 @@ class RolloutBatch:
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
-    def to(self, device: object) -> RolloutBatch:
+    def to(self, device: torch.device | str) -> RolloutBatch:
         names = (*_PER_TOKEN, "trajectory_ids", "policy_version", "group_ids", "bootstrap_index")
         return replace(
             self,

@@ -8,7 +8,6 @@ and speaks well, and plans badly: a starting point for reinforcement learning.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +16,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from lightning import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from vagentrl.advantages import GroupRelative
+from vagentrl.callbacks import IterationProgress
+from vagentrl.data import RolloutDataModule
 from vagentrl.environment import Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.agent import AgentModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, RolloutBatch, StepResult, Trajectory, Turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "use_distributed_sampler": False,
+}
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ def to_trajectory(
             prompt_ids = renderer.next(observation, "stop")
         else:
             prompt_ids = renderer.first(demonstration.system_prompt, observation)
-        reply_ids = (*renderer._encode_text(text), stop_id)
+        reply_ids = (*renderer.encode_text(text), stop_id)
         length += len(prompt_ids) + len(reply_ids)
         if length + 1 > context_length:
             break
@@ -153,7 +165,7 @@ class CloneModule(LightningModule):
 
     def training_step(self, batch: RolloutBatch, batch_idx: int) -> Tensor:
         loss = -self.actor(batch).sum() / batch.action_mask.sum()
-        self.log("loss", loss, prog_bar=True)
+        self.log("loss", loss.detach(), prog_bar=True)
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -179,8 +191,10 @@ def warmstart(
     model: TinyModel = TinyModel(),  # noqa: B008 (frozen)
     steps: int = 2000,
     batch_size: int = 16,
+    micro_batch_size: int = 4,
     lr: float = 2e-3,
     tokenizer_episodes: int = 500,
+    eval_episodes: int = 512,
     seed: int = 1,
 ) -> None:
     """Build a tiny model from nothing: tokenizer, random weights, behaviour cloning.
@@ -192,8 +206,10 @@ def warmstart(
         model: Shape of the model.
         steps: Optimizer steps.
         batch_size: Episodes in each.
+        micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
         lr: Highest learning rate (one cycle).
         tokenizer_episodes: Demonstrations that the tokenizer is trained on.
+        eval_episodes: Held-out episodes to score it on, for its card.
         seed: Decides everything; the same machine and versions give the same weights.
     """
     seed_everything(seed)
@@ -205,20 +221,103 @@ def warmstart(
         part.save_pretrained(folder)
     renderer = Renderer.from_pretrained(folder)
     renderer.self_test()
-    data = _Demonstrations(env, demonstrator, renderer, batch_size, model.context_length, seed)
+    data = _Demonstrations(env, demonstrator, renderer, micro_batch_size, model.context_length, seed)
+    accumulate = max(1, batch_size // micro_batch_size)
     trainer = Trainer(
         accelerator="cpu",
-        max_steps=steps,
+        max_epochs=1,
+        limit_train_batches=steps * accumulate,
+        accumulate_grad_batches=accumulate,
         gradient_clip_val=1.0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
+        callbacks=[TQDMProgressBar(refresh_rate=10)],
+        **_QUIET,
     )
-    started = time.perf_counter()
     trainer.fit(CloneModule(policy, renderer, lr, steps), DataLoader(data, batch_size=None))
     policy.save_pretrained(folder)
-    print(f"cloned in {time.perf_counter() - started:.0f} s")
+    settings = {
+        "demonstrator": demonstrator,
+        "model": model,
+        "steps": steps,
+        "batch_size": batch_size,
+        "lr": lr,
+        "tokenizer_episodes": tokenizer_episodes,
+        "seed": seed,
+    }
+    scores = evaluate(env, folder, episodes=eval_episodes)
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    (folder / "README.md").write_text(_card(folder.name, parameters, settings, scores))
+    print(f"written to {folder}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def evaluate(env: Callable[[], Environment], folder: Path, episodes: int) -> dict[str, float]:
+    """Score a checkpoint on held-out episodes.
+
+    Returns:
+        ``success_rate`` at T = 0.5 with its interval, ``turns``, ``malformed_replies``, and
+        ``perception``: the share of turns in which the whole state was described truly.
+    """
+    agent = AgentModule(policy=str(folder), advantage=GroupRelative())
+    data = RolloutDataModule(env, val_episodes=episodes)
+    trainer = Trainer(accelerator="cpu", callbacks=[IterationProgress()], **_QUIET)
+    trainer.validate(agent, data, verbose=False)
+    metrics = {k.removeprefix("val/"): float(v) for k, v in trainer.callback_metrics.items()}
+    wanted = (
+        "success_rate", "success_rate_low", "success_rate_high", "turns", "malformed_replies"
+    )  # fmt: skip
+    seen = perception(env(), data.trajectories)
+    return {name: metrics[name] for name in wanted} | ({} if seen is None else {"perception": seen})
+
+
+def perception(environment: Environment, trajectories: Sequence[Trajectory]) -> float | None:
+    """Share of turns whose observation claim is the true state, word by word.
+
+    The episodes are played again, which their seeds allow. None where nothing is claimed.
+    """
+    if "observation" not in environment.format.claims:
+        return None
+    right = total = 0
+    for trajectory in trajectories:
+        environment.reset(trajectory.seed)
+        for turn in trajectory.turns:
+            state = environment.state()
+            if state is not None and environment.format.state is not None:
+                total += 1
+                right += turn.reply.observation_claim == getattr(state, environment.format.state)
+            environment.step(turn.reply)
+    return right / max(total, 1)
+
+
+def _card(name: str, parameters: int, settings: dict[str, Any], scores: dict[str, float]) -> str:
+    """A model card in Markdown."""
+    made = "\n".join(f"| {key} | `{value}` |" for key, value in settings.items())
+    scored = "\n".join(f"| {key} | {value:.3f} |" for key, value in scores.items())
+    return f"""---
+license: apache-2.0
+library_name: transformers
+---
+# {name}
+
+A model of {parameters:,} parameters with the architecture of a large one, made by `vagentrl
+warmstart` from random weights and no outside data: it clones a demonstrator that describes the true
+state of the environment in every turn, and acts by the environment's oracle except for a share of
+its turns (`noise`), in which it acts at random. So it perceives and speaks well and plans badly. It
+is a starting point for reinforcement learning on this one environment and good for nothing else.
+
+## How it was made
+
+| setting | value |
+|---|---|
+{made}
+
+## What it scores
+
+On held-out seeds, whose rooms no training seed can draw; temperature 0.5. `perception` is the share
+of turns in which the whole state was described truly.
+
+| metric | value |
+|---|---|
+{scored}
+"""
 
 
 def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) -> Iterator[str]:

@@ -10,17 +10,14 @@ from vagentrl.environment import ActionEnvironment, Outcome
 from vagentrl.errors import ConfigError
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, State, StepResult
 from vagentrl_envs.sokoban_rooms import (
-    LONGEST_SEARCH,
     STANDARD_SYMBOLS,
-    Cell,
-    Position,
     Room,
     RoomSpec,
-    Solver,
     check_size,
     room_at,
     solve,
 )
+from vagentrl_envs.sokoban_solver import LONGEST_SEARCH, Cell, Position, Solver
 from vagentrl_envs.sokoban_sprites import render
 
 if TYPE_CHECKING:
@@ -95,7 +92,7 @@ class Sokoban(ActionEnvironment):
             random walk. The floor is always connected.
         min_solution: Fewest moves of the shortest solution.
         max_solution: Most moves of the shortest solution; None for as many as a search back from
-            the solution over about 20,000 positions reaches.
+            the solution over about 60,000 positions reaches.
         observation: What the agent sees: an ``image``, or the grid as ``text``.
         cell: Pixels per cell of the image.
         vocabulary: ``standard``, ``new`` (other symbols, other words), or your own.

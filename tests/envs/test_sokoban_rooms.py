@@ -8,7 +8,8 @@ import pytest
 
 from vagentrl.environment import held_out_seed, is_held_out, train_seed
 from vagentrl.errors import EnvError
-from vagentrl_envs.sokoban_rooms import Room, RoomSpec, Solver, room_at, solve
+from vagentrl_envs.sokoban_rooms import Room, RoomSpec, room_at, solve
+from vagentrl_envs.sokoban_solver import Solver
 
 STEPS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 SPECS = [

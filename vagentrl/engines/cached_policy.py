@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vagentrl.engine import GenerationRequest, Vocabulary
@@ -30,10 +30,8 @@ class CachedPolicy:
         max_sessions: Episodes to remember.
     """
 
-    def __init__(
-        self, policy: PreTrainedModel, vocabulary: Vocabulary, max_sessions: int
-    ) -> None:
-        _check_attention(policy.config)
+    def __init__(self, policy: PreTrainedModel, vocabulary: Vocabulary, max_sessions: int) -> None:
+        _check_attention(policy.config.get_text_config(), vocabulary.context_length)
         self.policy = policy
         self.vocabulary = vocabulary
         self.sessions = Sessions(max_sessions)
@@ -86,7 +84,7 @@ class CachedPolicy:
         positions = np.zeros((self._axes, len(requests), longest), dtype=np.int64)
         for row, (session, request) in enumerate(zip(sessions, requests, strict=True)):
             count = int(counts[row, 0])
-            counted = self._positions(session, request)
+            counted = self._locate(session, request)
             ids[row, -count:] = request.prompt_ids[-count:]
             positions[:, row, -count:] = counted[:, -count:]
             session.ids.extend(request.prompt_ids[-count:])
@@ -146,29 +144,29 @@ class CachedPolicy:
             return {}
         vision = self.vocabulary.encode_images(images).to(self.device)
         grids = iter(vision.image_grid_thw.tolist())
-        for session, request, row in zip(sessions, requests, fresh, strict=True):
+        for session, row in zip(sessions, fresh, strict=True):
             session.images.extend(row)
             session.grids.extend(tuple(next(grids)) for _ in row)
-            session.spans = image_spans(
-                request.prompt_ids, self.image_token_id, session.grids, self.merge_size
-            )
         return vision.model_inputs()
 
-    def _positions(self, session: Session, request: GenerationRequest) -> np.ndarray:
+    def _locate(self, session: Session, request: GenerationRequest) -> Int[np.ndarray, "axes T"]:
+        """The position of every token of the context; notes where the images lie."""
         if self.image_token_id is None:
             return np.arange(len(request.prompt_ids))[None]
-        return mrope_positions(
-            request.prompt_ids, self.image_token_id, session.grids, self.merge_size
-        )
+        context = (request.prompt_ids, self.image_token_id, session.grids, self.merge_size)
+        session.spans = image_spans(*context)
+        return mrope_positions(*context)
 
 
-def _check_attention(config: PreTrainedConfig) -> None:
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if kinds - {"full_attention"}:
+def _check_attention(config: PreTrainedConfig, context_length: int) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None) or context_length
+    if kinds - {"full_attention", "sliding_attention"} or window < context_length:
         raise ConfigError(
-            f"the policy has layers of {sorted(kinds)}; TransformersEngine keeps keys and values "
-            "for full attention only: switch the sliding window off in the model's configuration "
-            "or use the vLLM engine"
+            f"the policy's layers are {sorted(kinds)} with a window of {window} tokens for a "
+            f"context of {context_length}; TransformersEngine attends to the whole context: "
+            "shorten the context, switch the window off in the model's configuration, or use the "
+            "vLLM engine"
         )
 
 

@@ -54,10 +54,12 @@ class SlotCache(Cache):
 
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` cells of two slots."""
-        for store in (*self.keys, *self.values):
-            kept = store[one, :, :length].clone()
-            store[one, :, :length] = store[other, :, :length]
-            store[other, :, :length] = kept
+        for stores in (self.keys, self.values):
+            for layer, store in enumerate(stores):
+                stores[layer] = store = _with_room(store, max(one, other) + 1, length)
+                kept = store[one, :, :length].clone()
+                store[one, :, :length] = store[other, :, :length]
+                store[other, :, :length] = kept
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Cells that the current forward pass reads."""

@@ -14,9 +14,9 @@ from vagentrl.engine import Sampling
 SHORT_LIST = 1024  # most likely tokens to look at before a whole vocabulary is sorted
 
 
-def uniforms(seed: int, count: int) -> Float[np.ndarray, " count"]:
+def uniforms(seed: int, count: int) -> list[float]:
     """The randomness of one reply: a number in [0, 1) per token, decided by the seed alone."""
-    return np.random.Generator(np.random.Philox(seed)).random(count)
+    return np.random.Generator(np.random.Philox(seed)).random(count).tolist()
 
 
 def sample(

@@ -97,6 +97,9 @@ class Sessions:
         session = self._by_name.pop(name, None)
         if session:
             self._in_slot[session.slot] = None
+        if not self._by_name:  # give the memory back: the policy may be about to learn
+            self.cache = SlotCache()
+            self._in_slot.clear()
 
     def _new(self, lowest_slot: int) -> Session:
         if None not in self._in_slot[lowest_slot:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from vagentrl.types import RolloutBatch
@@ -17,23 +18,25 @@ def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
 
     Args:
         backbone: A Hugging Face model without its head.
-        rollout: Rows of ``(B, T)`` tokens.
+        rollout: Rows of ``(B, T)`` tokens; no image reaches into the last column.
 
     Returns:
         ``(B, T, D)``; column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
     """
     hidden = backbone(**_model_inputs(backbone, rollout), use_cache=False).last_hidden_state
-    return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
+    return torch.cat([torch.zeros_like(hidden[:, :1]), hidden], dim=1)
 
 
 def _model_inputs(backbone: nn.Module, rollout: RolloutBatch) -> dict[str, Tensor]:
-    # No attention mask: rows are padded on the right, so causal attention alone keeps real tokens
-    # from seeing padding, and the attention kernel may use its faster causal form.
-    inputs = {"input_ids": rollout.input_ids}
+    # Without the last column, which is never the state before anything. No attention mask: rows
+    # are padded on the right, so causal attention alone keeps real tokens from seeing padding, and
+    # the attention kernel may use its faster causal form.
+    input_ids = rollout.input_ids[:, :-1]
+    inputs = {"input_ids": input_ids}
     images = rollout.vision.model_inputs() if rollout.vision is not None else {}
     if images:
-        image_token = backbone.config.image_token_id  # pyright: ignore
-        inputs["mm_token_type_ids"] = (rollout.input_ids == image_token).int()
+        image_token: int = backbone.config.image_token_id  # pyright: ignore
+        inputs["mm_token_type_ids"] = input_ids.eq(image_token).int()
     return inputs | images
 
 
@@ -58,16 +61,18 @@ def token_logprobs(
         with_entropy: Whether to compute the entropy too.
 
     Returns:
-        ``(B, T)`` log-probs and entropies (None if not asked), float32, 0 off the action mask.
+        ``(B, T)`` log-probs and entropies (None if not asked), in float32 at least, 0 off the
+        action mask.
     """
     mask = rollout.action_mask
-    head = policy.get_output_embeddings()
+    head: nn.Linear = policy.get_output_embeddings()  # pyright: ignore
     picked, targets = states[mask], rollout.input_ids[mask]
-    chunk = max(1, LOGITS_PER_CHUNK // head.out_features)  # pyright: ignore
+    chunk = max(1, LOGITS_PER_CHUNK // head.out_features)
     recompute = torch.is_grad_enabled() and len(picked) > chunk
 
     def score(states: Tensor, targets: Tensor) -> Tensor:
-        logits = head(states).float() / rollout.temperature
+        logits = at_least_float32(head(states)) / rollout.temperature
+        # not -inf, which would make the entropy 0 * inf
         logits = logits.index_fill(-1, banned_ids, torch.finfo(logits.dtype).min)
         logprobs = logits.log_softmax(-1)
         chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
@@ -75,12 +80,17 @@ def token_logprobs(
             return chosen[None]
         return torch.stack([chosen, -(logprobs.exp() * logprobs).sum(-1)])
 
-    pieces = [
-        torch.utils.checkpoint.checkpoint(score, s, t, use_reentrant=False)
-        if recompute
-        else score(s, t)
-        for s, t in zip(picked.split(chunk), targets.split(chunk), strict=True)
-    ]
-    scored = torch.cat(pieces, dim=-1)  # pyright: ignore
-    spread = [picked.new_zeros(mask.shape, dtype=torch.float32).masked_scatter(mask, s) for s in scored]
-    return spread[0], spread[1] if with_entropy else None
+    scored = torch.cat(
+        [
+            checkpoint(score, *piece, use_reentrant=False) if recompute else score(*piece)
+            for piece in zip(picked.split(chunk), targets.split(chunk), strict=True)
+        ],
+        dim=-1,
+    )
+    rows = [scored.new_zeros(mask.shape).masked_scatter(mask, column) for column in scored]
+    return rows[0], rows[1] if with_entropy else None
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision becomes float32; float64 stays."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -75,7 +75,7 @@ def load_policy(
     gradient_checkpointing: bool = False,
     meta: bool = False,
 ) -> PreTrainedModel:
-    """A model with its language-model head.
+    """A model with its language-model head, in evaluation mode: dropout is off, always.
 
     Args:
         model: See `checkpoint_path`.
@@ -85,6 +85,7 @@ def load_policy(
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.modeling_layers import GradientCheckpointingLayer
 
     config = load_config(model)
     auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
@@ -94,9 +95,12 @@ def load_policy(
     else:
         try:
             policy = auto.from_pretrained(checkpoint_path(model), dtype=dtype or "auto")
-        except OSError as error:
-            raise ConfigError(f"the weights of model {model!r} cannot be loaded: {error}") from error
-    policy.config.use_cache = False
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
+    policy.eval()  # no dropout: replies are scored by the very policy that sampled them
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in policy.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = True  # it acts in training mode only; its parts stay in eval mode
     return policy

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vagentrl.models.forward import at_least_float32
+
 
 class ValueHead(nn.Linear):
     """Linear map from a hidden state to its value; starts at 0 everywhere."""
@@ -16,6 +18,6 @@ class ValueHead(nn.Linear):
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """``(B, T, D)`` states to ``(B, T)`` values in float32."""
-        return super().forward(states).squeeze(-1).float()
+    def forward(self, input: Tensor) -> Tensor:
+        """``(B, T, D)`` states to ``(B, T)`` values, in float32 at least."""
+        return at_least_float32(super().forward(input).squeeze(-1))

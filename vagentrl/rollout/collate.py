@@ -38,7 +38,9 @@ class _Row:
         self.logprobs += [0.0] * count
         self.images += images
 
-    def reply(self, ids: Sequence[int], logprobs: Sequence[float], turn: int, reward: float) -> None:
+    def reply(
+        self, ids: Sequence[int], logprobs: Sequence[float], turn: int, reward: float
+    ) -> None:
         count = len(ids)
         self.input_ids += ids
         self.action_mask += [True] * count
@@ -64,14 +66,18 @@ def collate(
             before the last sampled token.
 
     Raises:
-        ShapeError: When a trajectory has no turns.
+        ShapeError: When there is no trajectory, or a failed one.
     """
+    if not trajectories:
+        raise ShapeError(
+            "there are no trajectories to learn from; let fewer be filtered out, or play more"
+        )
     rows, bootstrap_columns = [], []
     for number, trajectory in enumerate(trajectories):
-        if not trajectory.turns:
+        if trajectory.stop == "failed" or not trajectory.turns:
             raise ShapeError(
-                f"trajectory {number} (seed {trajectory.seed}, {trajectory.stop}) has no turns; "
-                "drop failed episodes before collating"
+                f"trajectory {number} (seed {trajectory.seed}, {trajectory.stop}) has "
+                f"{len(trajectory.turns)} turns; drop failed episodes before collating"
             )
         row = _Row()
         for turn_number, turn in enumerate(trajectory.turns):
@@ -108,18 +114,18 @@ def _add_end(
     row: _Row, trajectory: Trajectory, renderer: Renderer, context_length: int
 ) -> int | None:
     """Append what follows the last turn; return the column to bootstrap from, None if none."""
-    if trajectory.stop == "terminated" or trajectory.final_observation is None:
+    if trajectory.stop == "terminated":
         return None
-    ids = renderer.next(trajectory.final_observation, trajectory.turns[-1].finish)
-    if len(row.input_ids) + len(ids) + 1 > context_length:
-        return len(row.input_ids) - 1
-    row.prompt(ids, trajectory.final_observation.images)
-    return len(row.input_ids)
+    end = trajectory.final_observation
+    if end is not None:
+        ids = renderer.next(end, trajectory.turns[-1].finish)
+        if len(row.input_ids) + len(ids) <= context_length:
+            row.prompt(ids, end.images)
+            return len(row.input_ids)
+    return len(row.input_ids) - 1
 
 
-def _pad(
-    rows: Sequence[Sequence[float]], width: int, dtype: torch.dtype, fill: int = 0
-) -> Tensor:
+def _pad(rows: Sequence[Sequence[float]], width: int, dtype: torch.dtype, fill: int = 0) -> Tensor:
     padded = torch.full((len(rows), width), fill, dtype=dtype)
     for number, row in enumerate(rows):
         padded[number, : len(row)] = torch.tensor(row, dtype=dtype)

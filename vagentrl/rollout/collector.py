@@ -12,7 +12,7 @@ import numpy as np
 from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import WorkerPool, begin, step
+from vagentrl.rollout.workers import WorkerPool, reset, step
 from vagentrl.types import Observation, Reply, Stop, Trajectory, Turn
 
 
@@ -65,7 +65,8 @@ class Collector:
     ) -> list[Trajectory]:
         """Play all episodes; returns their trajectories in the same order.
 
-        An episode that fails is a trajectory with an `error`.
+        An episode that fails is a trajectory with an `error`. One without room for a next reply
+        is truncated.
 
         Args:
             episodes: What to play.
@@ -74,6 +75,7 @@ class Collector:
 
         Raises:
             RolloutError: When every episode failed.
+            ConfigError: When there is no room for even one reply.
         """
         trajectories = asyncio.run(self._collect(episodes, sampling, on_end))
         if episodes and all(trajectory.error for trajectory in trajectories):
@@ -131,14 +133,18 @@ class Collector:
     ) -> tuple[Stop, Observation]:
         """Play turns until the episode ends, adding them to `turns` as they are played."""
         transition_seed, reply_seed = _split(episode.private_seed)
-        system_prompt, format, observation = await run(begin, episode.seed, transition_seed)
+        system_prompt, format, observation = await run(reset, episode.seed, transition_seed)
         prompt_ids = self.renderer.first(system_prompt, observation)
         context, images = list(prompt_ids), list(observation.images)
-        if len(context) + 1 > self.context_length:
+        # A reply that the end of the context cuts off would count as malformed: the agent is not
+        # asked unless there is room for all it may say.
+        room = self.context_length - sampling.max_tokens
+        if len(context) > room:
             raise ConfigError(
                 f"the first prompt of environment {episode.environment!r} has {len(context)} "
-                f"tokens; the model reads {self.context_length}. Shorten the system prompt, make "
-                "the images smaller, or take a model with a longer context"
+                f"tokens and a reply may have {sampling.max_tokens}, but the model reads "
+                f"{self.context_length}. Shorten the system prompt, make the images smaller, lower "
+                "sampling.max_tokens, or take a model with a longer context"
             )
         while True:
             generation = await self.engine.generate(
@@ -172,10 +178,10 @@ class Collector:
             if result.truncated:
                 return "truncated", observation
             prompt_ids = self.renderer.next(observation, generation.finish)
-            if len(context) + len(generation.reply_ids) + len(prompt_ids) + 1 > self.context_length:
-                return "truncated", observation  # no room for another reply
             context += [*generation.reply_ids, *prompt_ids]
             images += observation.images
+            if len(context) > room:
+                return "truncated", observation
 
 
 def _unfinished(reply: Reply, tokens: int) -> Reply:

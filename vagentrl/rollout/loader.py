@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from vagentrl.losses import Aggregation
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
@@ -45,8 +47,8 @@ class MinibatchLoader:
         self.seed = seed
         rows = len(rollout)
         self.minibatches = max(1, round(rows / minibatch_size))
-        smallest, largest = rows // self.minibatches, -(-rows // self.minibatches)
-        self.accumulate = min(-(-largest // micro_batch_size), smallest)
+        largest = -(-rows // self.minibatches)
+        self.accumulate = -(-largest // micro_batch_size)
 
     def __len__(self) -> int:
         return self.passes * self.minibatches * self.accumulate
@@ -57,11 +59,16 @@ class MinibatchLoader:
         for _ in range(self.passes):
             order = torch.randperm(len(lengths), generator=generator)
             for rows in order.tensor_split(self.minibatches):
-                minibatch = self._minibatch(rows[lengths[rows].argsort(stable=True)])
-                for part in torch.arange(len(rows)).tensor_split(self.accumulate):
-                    yield minibatch.select(part)
+                yield from self._micro_batches(rows[lengths[rows].argsort(stable=True)])
 
-    def _minibatch(self, rows: torch.Tensor) -> TrainBatch:
-        batch = self.whole.select(rows)
-        weights = self.aggregation(batch.rollout.action_mask, batch.rollout.trajectory_ids)
-        return TrainBatch(batch.rollout, batch.scores, batch.credit, weights)
+    def _micro_batches(self, rows: Tensor) -> Iterator[TrainBatch]:
+        minibatch = self.whole.select(rows)
+        tokens = minibatch.rollout
+        weights = self.aggregation(tokens.action_mask, tokens.trajectory_ids)
+        minibatch = replace(minibatch, weights=weights)
+        for part in torch.arange(len(rows)).tensor_split(self.accumulate):
+            if len(part):
+                yield minibatch.select(part)
+            else:  # rows one by one, and one less than in other minibatches: the shortest fills in
+                filler = minibatch.select(torch.tensor([0]))
+                yield replace(filler, weights=torch.zeros_like(filler.weights))

@@ -63,7 +63,7 @@ class Renderer:
         self.banned_ids = frozenset(i for i, t in added.items() if IMAGE_PLUMBING.search(t.content))
         self._control = {added[id].content: id for id in special | self.banned_ids}
         self._backend = _backend_without(tokenizer, set(self._control.values()))
-        self._encode_text = lru_cache(maxsize=4096)(self._encode_text_anew)
+        self.encode_text = lru_cache(maxsize=4096)(self._encode_anew)
         self.tokenizer = tokenizer
         self.images = images
 
@@ -229,12 +229,12 @@ class Renderer:
         ids: list[int] = []
         for kind, run in groupby(pieces, key=type):
             if kind is str:
-                ids += self._encode_text("".join(map(str, run)))
+                ids += self.encode_text("".join(map(str, run)))
             else:
                 ids += map(int, run)
         return tuple(ids)
 
-    def _encode_text_anew(self, text: str) -> tuple[int, ...]:
+    def _encode_anew(self, text: str) -> tuple[int, ...]:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def _pieces(self, affix: str) -> Pieces:

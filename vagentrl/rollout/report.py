@@ -31,7 +31,7 @@ def success_interval(successes: int, episodes: int) -> tuple[float, float]:
 def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
     """Means over episodes, and over turns for the environment's own metrics.
 
-    Failed episodes count only in ``failed``, the share of episodes that failed.
+    Failed episodes count only in ``episodes`` and in ``failed``, their share of them.
 
     Args:
         trajectories: The episodes.

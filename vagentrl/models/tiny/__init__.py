@@ -26,7 +26,7 @@ SPECIAL_TOKENS = (
 
 @dataclass(frozen=True)
 class TinyModel:
-    """Shape of a tiny model: Qwen2.5-VL with images, Qwen2 without.
+    """Shape of a tiny model: Qwen2.5-VL with images, Qwen3 without.
 
     Args:
         images: Whether it sees.
@@ -103,7 +103,7 @@ def build_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokeniz
 
 
 def build_image_processor(shape: TinyModel) -> BaseImageProcessor:
-    """Qwen2-VL's own, for small patches counts: no image is enlarged."""
+    """Qwen2-VL's own; images from one token up are taken at their size."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
         Qwen2VLImageProcessorPil,
     )
@@ -121,8 +121,8 @@ def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrai
     from transformers import (
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
-        Qwen2Config,
-        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
     )
 
     text = {
@@ -138,9 +138,9 @@ def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
         "pad_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
     }
-    if not shape.images:
-        return Qwen2ForCausalLM(Qwen2Config(**text))
     head_dim = shape.hidden_size // shape.heads
+    if not shape.images:
+        return Qwen3ForCausalLM(Qwen3Config(**text, head_dim=head_dim))
     temporal = head_dim // 8  # of the head_dim / 2 rotary frequencies; the rest for height, width
     spatial = (head_dim // 2 - temporal) // 2
     vision = {

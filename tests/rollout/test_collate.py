@@ -1,0 +1,198 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import toy
+from vagentrl.errors import ShapeError
+from vagentrl.rollout.collate import collate
+from vagentrl.types import Observation, Reply, RolloutBatch, Trajectory, Turn
+
+ROOM = 512
+
+
+def batch(*trajectories: Trajectory, images: bool = False, room: int = ROOM) -> RolloutBatch:
+    return collate(trajectories, toy.renderer(images), temperature=0.7, context_length=room)
+
+
+def turn(prompt: tuple[int, ...], reply: tuple[int, ...], reward: float) -> Turn:
+    logprobs = tuple(-0.125 * id for id in reply)
+    return Turn(Observation("now"), prompt, reply, logprobs, Reply(""), reward, "stop")
+
+
+def after(trajectory: Trajectory) -> tuple[int, ...]:
+    """The tokens of the final observation."""
+    assert trajectory.final_observation is not None
+    return toy.renderer(bool(trajectory.final_observation.images)).next(
+        trajectory.final_observation, trajectory.turns[-1].finish
+    )
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    seed = draw(st.integers(0, 3))
+    replies: list[str] = []
+    for _ in range(5):  # until all is counted down
+        if replies.count(toy.GO) <= seed:
+            replies.append(draw(st.sampled_from([toy.GO, toy.WAIT])))
+    return toy.play(replies, seed=seed, images=draw(st.booleans()))
+
+
+def test_a_row_by_hand():
+    # two turns: prompts 11 12 13 and 14, replies 21 22 and 23 24; rewards on 22 and 24
+    turns = (turn((11, 12, 13), (21, 22), -0.5), turn((14,), (23, 24), 2.0))
+    played = Trajectory("toy", 3, 8, 7, turns, "terminated", Observation("the end"))
+    rows = batch(played)
+    X = -1
+    # one column more than tokens: where the value after the last one would be
+    assert rows.input_ids.tolist() == [[11, 12, 13, 21, 22, 14, 23, 24, 0]]
+    assert rows.attention_mask.int().tolist() == [[1, 1, 1, 1, 1, 1, 1, 1, 0]]
+    assert rows.action_mask.int().tolist() == [[0, 0, 0, 1, 1, 0, 1, 1, 0]]
+    assert rows.turn_ids.tolist() == [[X, X, X, 0, 0, X, 1, 1, X]]
+    assert rows.rewards.tolist() == [[0, 0, 0, 0, -0.5, 0, 0, 2.0, 0]]
+    assert rows.rollout_logprobs.tolist() == [
+        [0, 0, 0, -0.125 * 21, -0.125 * 22, 0, -0.125 * 23, -0.125 * 24, 0]
+    ]
+    assert rows.bootstrap_index.tolist() == [-1]
+    assert rows.trajectory_ids.tolist() == [0]
+    assert rows.group_ids.tolist() == [8]
+    assert rows.policy_version.tolist() == [7]
+    assert rows.temperature == 0.7
+    assert rows.vision is None
+
+
+@settings(max_examples=30)
+@given(st.lists(trajectories(), min_size=1, max_size=4))
+def test_rows_are_what_was_prompted_and_sampled(played: list[Trajectory]):
+    rows = batch(*played, images=True)
+    for number, trajectory in enumerate(played):
+        turns = trajectory.turns
+        wanted = [id for turn in turns for id in (*turn.prompt_ids, *turn.reply_ids)]
+        if trajectory.stop == "truncated":
+            wanted += after(trajectory)
+        real = rows.attention_mask[number]
+        assert rows.input_ids[number, real].tolist() == wanted
+        assert real.tolist() == sorted(real.tolist(), reverse=True)  # padding is on the right
+        sampled = rows.action_mask[number]
+        replies = [id for turn in turns for id in turn.reply_ids]
+        assert rows.input_ids[number, sampled].tolist() == replies
+        logprobs = [logprob for turn in turns for logprob in turn.reply_logprobs]
+        assert rows.rollout_logprobs[number, sampled].tolist() == pytest.approx(logprobs)
+        assert not rows.rollout_logprobs[number, ~sampled].any()
+        for place, turn in enumerate(turns):
+            at = rows.turn_ids[number] == place
+            assert rows.input_ids[number, at].tolist() == list(turn.reply_ids)
+            assert rows.rewards[number, at].tolist() == [0] * (int(at.sum()) - 1) + [turn.reward]
+        assert (rows.turn_ids[number, ~sampled] == -1).all()
+        assert not rows.rewards[number, ~sampled].any()
+
+
+@settings(max_examples=30)
+@given(st.lists(trajectories(), min_size=1, max_size=4))
+def test_only_what_did_not_terminate_is_bootstrapped_after_its_final_observation(
+    played: list[Trajectory],
+):
+    rows = batch(*played, images=True)
+    width = rows.input_ids.shape[1]
+    lengths = rows.attention_mask.sum(-1).tolist()
+    for number, trajectory in enumerate(played):
+        column = number * width + lengths[number]
+        wanted = -1 if trajectory.stop == "terminated" else column
+        assert rows.bootstrap_index[number] == wanted
+    assert width == max(lengths) + 1
+
+
+def test_a_final_observation_that_does_not_fit_is_left_out():
+    played = toy.play([toy.WAIT] * 5)
+    length = sum(len(turn.prompt_ids) + len(turn.reply_ids) for turn in played.turns)
+    full = length + len(after(played))
+    fits = batch(played, room=full)
+    assert fits.attention_mask.sum() == full
+    assert fits.bootstrap_index.tolist() == [full]
+    tight = batch(played, room=full - 1)
+    assert tight.attention_mask.sum() == length
+    assert tight.bootstrap_index.tolist() == [length - 1]  # before the last sampled token
+    assert tight.action_mask[0, length - 1]
+
+
+def test_an_image_that_does_not_fit_is_left_out_with_its_tokens():
+    played = toy.play([toy.WAIT] * 5, images=True)
+    assert batch(played, images=True).vision.rows == ((0,) * 6,)  # pyright: ignore
+    length = sum(len(turn.prompt_ids) + len(turn.reply_ids) for turn in played.turns)
+    tight = batch(played, images=True, room=length)
+    assert tight.vision is not None
+    assert tight.vision.rows == ((0,) * 5,)
+    toy.renderer(images=True).check_images(tight.input_ids.flatten().tolist(), tight.vision)
+
+
+def test_a_cut_trajectory_is_bootstrapped_like_a_truncated_one():
+    played = toy.play([toy.WAIT] * 5)
+    cut = batch(replace(played, stop="cut"))
+    assert cut.bootstrap_index.tolist() == batch(played).bootstrap_index.tolist()
+    unseen = batch(replace(played, stop="cut", final_observation=None))
+    assert unseen.bootstrap_index.tolist() == [int(unseen.attention_mask.sum()) - 1]
+
+
+def test_a_cut_off_last_reply_gets_its_end_before_the_final_observation():
+    played = toy.play([toy.WAIT] * 5)
+    last = replace(played.turns[-1], finish="length")
+    unfinished = batch(replace(played, turns=(*played.turns[:-1], last)))
+    finished = batch(played)
+    assert unfinished.attention_mask.sum() == finished.attention_mask.sum() + 1
+
+
+def test_each_distinct_image_is_stored_once():
+    # shows 4 3 2 1 left; 4 left, five times and at the end; 1 left
+    played = [
+        toy.play([toy.GO] * 4, images=True),
+        toy.play([toy.WAIT] * 5, images=True),
+        toy.play([toy.GO], seed=0, images=True),
+    ]
+    vision = batch(*played, images=True).vision
+    assert vision is not None
+    assert vision.rows == ((0, 1, 2, 3), (0, 0, 0, 0, 0, 0), (3,))
+    # 14-pixel patches: (28 * (left + 1)) x 28 pixels are 2 x 2 (left + 1) patches
+    assert vision.image_grid_thw.tolist() == [[1, 2, 10], [1, 2, 8], [1, 2, 6], [1, 2, 4]]
+    assert len(vision.pixel_values) == 20 + 16 + 12 + 8
+
+
+@settings(max_examples=30)
+@given(st.lists(trajectories(), min_size=1, max_size=5), st.data())
+def test_image_rows_survive_shuffling_and_splitting(played: list[Trajectory], data: st.DataObject):
+    rows = batch(*played, images=True)
+    order = torch.tensor(data.draw(st.permutations(range(len(played)))))
+    shuffled = rows.select(order)
+    for part in torch.arange(len(order)).tensor_split(data.draw(st.integers(1, len(played)))):
+        if not len(part):
+            continue
+        found = shuffled.select(part).vision
+        images = [image for number in order[part] for image in shown(played[number])]
+        if not images:
+            assert found is None or found.model_inputs() == {}
+            continue
+        assert found is not None
+        wanted = toy.renderer(images=True).encode_images(images).model_inputs()
+        inputs = found.model_inputs()
+        torch.testing.assert_close(inputs["pixel_values"], wanted["pixel_values"], rtol=0, atol=0)
+        torch.testing.assert_close(inputs["image_grid_thw"], wanted["image_grid_thw"])
+
+
+def shown(trajectory: Trajectory) -> list:
+    """Every image of the row, in reading order."""
+    end = trajectory.final_observation
+    observations = [turn.observation for turn in trajectory.turns]
+    if trajectory.stop == "truncated" and end is not None:
+        observations.append(end)
+    return [image for observation in observations for image in observation.images]
+
+
+def test_what_cannot_be_learned_from_is_refused():
+    played = toy.play([toy.GO] * 4)
+    with pytest.raises(ShapeError, match="there are no trajectories"):
+        batch()
+    with pytest.raises(ShapeError, match=r"trajectory 1 \(seed 3, failed\) has 4 turns"):
+        batch(played, replace(played, stop="failed", error="EnvError: broken"))
+    with pytest.raises(ShapeError, match=r"trajectory 0 \(seed 3, terminated\) has 0 turns"):
+        batch(replace(played, turns=()))

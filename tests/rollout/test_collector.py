@@ -1,0 +1,230 @@
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests import toy
+from vagentrl.engine import GenerationRequest, Sampling
+from vagentrl.engines.scripted import Line, ScriptedEngine
+from vagentrl.environment import Environment
+from vagentrl.errors import ConfigError, RolloutError
+from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.workers import WorkerPool
+from vagentrl.types import Reply, StepResult, Trajectory
+
+VERSION = 5
+
+
+class Moody(toy.Countdown):
+    """Fails at the second step when the seed is odd."""
+
+    def step(self, reply: Reply) -> StepResult:
+        if self.turns == 1 and self.odd:
+            raise ValueError("not today")
+        return super().step(reply)
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Any:
+        self.odd = seed % 2
+        return super().reset(seed, transition_seed)
+
+
+def collector(
+    script: Sequence[Line] | Callable[[GenerationRequest], Line],
+    environment: Callable[[], Environment] = toy.Countdown,
+    *,
+    images: bool = False,
+    context_length: int = 512,
+    delay_s: Any = 0.0,
+) -> Collector:
+    renderer = toy.renderer(images)
+    engine = ScriptedEngine(script, toy.encode_reply, delay_s)
+    engine.prepare(renderer.vocabulary(context_length))
+    engine.policy_version = VERSION
+    pools = {"toy": WorkerPool(environment, "toy", size=4)}
+    return Collector(engine, renderer, pools, context_length)
+
+
+def episodes(count: int, seed: int = 0) -> list[Episode]:
+    return [Episode("toy", seed + n, group_id=n, private_seed=100 + n) for n in range(count)]
+
+
+def play_one(playing: Collector, seed: int, **sampling: Any) -> Trajectory:
+    [trajectory] = playing.collect([Episode("toy", seed, 9, 100)], Sampling(**sampling))
+    return trajectory
+
+
+def test_an_episode_ends_when_the_environment_terminates():
+    played = play_one(collector([toy.GO]), seed=2)  # three to count down
+    assert (played.stop, played.error) == ("terminated", None)
+    assert [turn.reward for turn in played.turns] == [-0.25, -0.25, 1.0]
+    assert [turn.observation.text[:6] for turn in played.turns] == ["3 left", "2 left", "1 left"]
+    assert played.final_observation is not None
+    assert played.final_observation.text.startswith("0 left")
+    assert (played.environment, played.seed, played.group_id) == ("toy", 2, 9)
+    assert played.policy_version == VERSION
+    assert played.success
+
+
+def test_an_episode_ends_when_the_environment_truncates():
+    played = play_one(collector([toy.WAIT], partial(toy.Countdown, turn_limit=3)), seed=0)
+    assert (played.stop, len(played.turns), played.success) == ("truncated", 3, False)
+    assert played.final_observation is not None
+
+
+def test_a_turn_keeps_the_tokens_that_were_added_and_sampled():
+    playing = collector([toy.GO, toy.WAIT])
+    played = play_one(playing, seed=1)
+    first, second, third = played.turns
+    assert first.prompt_ids == toy.renderer().first(toy.TASK, first.observation)
+    assert second.prompt_ids == toy.renderer().next(second.observation, "stop")
+    assert first.reply_ids == third.reply_ids == toy.encode_reply(toy.GO)
+    assert second.reply_logprobs == (-1.0,) * len(toy.encode_reply(toy.WAIT))
+    assert second.reply == Reply(toy.WAIT, actions=("wait",))
+    requests = playing.engine.requests  # pyright: ignore
+    assert requests[0].prompt_ids == first.prompt_ids
+    assert requests[1].prompt_ids == first.prompt_ids + first.reply_ids + second.prompt_ids
+    assert len({request.seed for request in requests}) == 3
+    assert len({request.session for request in requests}) == 1
+
+
+def test_the_engine_gets_all_images_of_the_context_in_order():
+    playing = collector([toy.GO], partial(toy.Countdown, images=True), images=True)
+    played = play_one(playing, seed=1)
+    shown = [turn.observation.images[0] for turn in played.turns]
+    assert [image.width for image in shown] == [84, 56]  # two left, one left
+    requests = playing.engine.requests  # pyright: ignore
+    assert [request.images for request in requests] == [(shown[0],), (shown[0], shown[1])]
+    image_token = toy.renderer(images=True).image_token_id
+    assert [request.prompt_ids.count(image_token) for request in requests] == [3, 3 + 2]
+
+
+def test_trajectories_come_in_the_order_of_their_episodes():
+    slow_first = lambda request: 0.05 - 0.01 * request.session  # noqa: E731
+    played = collector([toy.GO], delay_s=slow_first).collect(episodes(4), Sampling())
+    assert [trajectory.seed for trajectory in played] == [0, 1, 2, 3]
+    assert [len(trajectory.turns) for trajectory in played] == [1, 2, 3, 4]
+
+
+def test_a_failed_environment_is_a_failed_trajectory_and_others_complete():
+    played = collector([toy.GO], Moody).collect(episodes(4), Sampling())
+    assert [trajectory.stop for trajectory in played] == [
+        "terminated", "failed", "terminated", "failed"
+    ]  # fmt: skip
+    failed = played[1]
+    assert failed.error is not None
+    assert "EnvError: environment 'toy' failed in step: ValueError: not today" in failed.error
+    assert len(failed.turns) == 1  # what was played before
+    assert failed.final_observation is None
+
+
+def test_a_failed_engine_is_a_failed_trajectory():
+    fails = lambda request: RuntimeError("no memory") if request.session == 1 else toy.GO  # noqa: E731
+    played = collector(fails).collect(episodes(3), Sampling())
+    assert [trajectory.stop for trajectory in played] == ["terminated", "failed", "terminated"]
+    assert played[1].error == "EngineError: the script fails here: no memory"
+
+
+def test_a_collection_in_which_everything_failed_is_an_error():
+    odd = [Episode("toy", seed, 0, seed) for seed in (1, 3)]
+    with pytest.raises(RolloutError, match="all 2 episodes failed; the first one: .*not today"):
+        collector([toy.GO], Moody).collect(odd, Sampling())
+
+
+def test_a_collection_of_nothing_is_nothing():
+    assert collector([toy.GO]).collect([], Sampling()) == []
+
+
+def test_a_reply_without_end_of_turn_is_not_executed():
+    reply = toy.encode_reply(toy.GO)
+    playing = collector([toy.GO])
+    played = play_one(playing, seed=0, max_tokens=len(reply) - 1)  # well formed but for its end
+    turn = played.turns[0]
+    assert turn.finish == "length"
+    assert turn.reply_ids == reply[:-1]
+    assert turn.reply == Reply(
+        toy.GO, actions=(), problem=f"no end of turn within {len(reply) - 1} tokens"
+    )
+    assert played.stop == "truncated"  # it never got to count down
+    assert played.turns[1].prompt_ids == toy.renderer().next(played.turns[1].observation, "length")
+    assert played.turns[1].prompt_ids[0] == reply[-1]  # the end of turn is supplied
+
+
+def test_a_cut_reply_that_is_malformed_too_says_both():
+    played = play_one(collector(["I go, I go"]), seed=0, max_tokens=2)
+    problem = played.turns[0].reply.problem
+    assert problem is not None
+    assert problem.startswith("no end of turn within 2 tokens; ")
+
+
+def test_a_full_context_truncates_the_episode_between_two_turns():
+    free = play_one(collector([toy.WAIT]), seed=3, max_tokens=20)
+    assert len(free.turns) == 5
+    # tokens of the context when the third reply is asked for
+    third = sum(len(turn.prompt_ids) for turn in free.turns[:3])
+    third += sum(len(turn.reply_ids) for turn in free.turns[:2])
+    for context_length, turns in ((third + 20, 3), (third + 19, 2)):
+        played = play_one(
+            collector([toy.WAIT], context_length=context_length), seed=3, max_tokens=20
+        )
+        assert played.stop == "truncated"
+        assert played.turns == free.turns[:turns]
+        assert played.final_observation == free.turns[turns].observation
+
+
+def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
+    prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt_ids)
+    tight = collector([toy.GO], context_length=prompt + 20)
+    assert play_one(tight, seed=3, max_tokens=20).turns
+    message = f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
+    with pytest.raises(ConfigError, match=message):
+        play_one(tight, seed=3, max_tokens=21)
+
+
+def test_images_for_a_model_that_reads_text_are_a_config_error():
+    with pytest.raises(ConfigError, match="image"):
+        play_one(collector([toy.GO], partial(toy.Countdown, images=True)), seed=0)
+
+
+def test_members_of_a_group_share_the_seed_and_nothing_else():
+    group = [Episode("toy", seed=3, group_id=0, private_seed=n) for n in range(8)]
+    playing = collector([toy.GO])
+    played = playing.collect(group, Sampling())
+    starts = {trajectory.turns[0].observation.text.split(",")[0] for trajectory in played}
+    assert starts == {"4 left"}
+    assert len({trajectory.turns[0].metrics["luck"] for trajectory in played}) == 8
+    requests = playing.engine.requests  # pyright: ignore
+    assert len({request.seed for request in requests}) == len(requests) == 8 * 4
+
+
+def by_seed(request: GenerationRequest) -> str:
+    """As a policy would: the seed of the request decides."""
+    return toy.GO if request.seed // 7 % 2 else toy.WAIT
+
+
+def test_an_episode_is_the_same_alone_and_among_others():
+    uneven = lambda request: request.seed % 5 / 500  # noqa: E731
+    crowd = collector(by_seed, delay_s=uneven).collect(episodes(20), Sampling())
+    assert {len(trajectory.turns) for trajectory in crowd} >= {2, 3, 4, 5}
+    for number in (0, 7, 19):
+        [alone] = collector(by_seed).collect([episodes(20)[number]], Sampling())
+        assert alone == crowd[number]
+
+
+def test_collecting_again_plays_the_same():
+    playing = collector(by_seed)
+    assert playing.collect(episodes(6), Sampling()) == playing.collect(episodes(6), Sampling())
+
+
+def test_every_episode_is_announced_once_when_it_ends():
+    ended: list[Trajectory] = []
+    playing = collector([toy.GO], Moody)
+    played = playing.collect(episodes(6), Sampling(), on_end=ended.append)
+    assert sorted(trajectory.seed for trajectory in ended) == [0, 1, 2, 3, 4, 5]
+    assert sorted(map(id, ended)) == sorted(map(id, played))
+
+
+def test_every_session_is_released_once():
+    playing = collector([toy.GO], Moody)
+    playing.collect(episodes(6), Sampling())
+    assert sorted(playing.engine.released) == [0, 1, 2, 3, 4, 5]  # pyright: ignore

@@ -1,0 +1,101 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vagentrl.rollout.report import episode_report, success_interval
+from vagentrl.types import Finish, Observation, Reply, Trajectory, Turn
+
+
+def turn(
+    reward: float, *, tokens: int = 1, finish: Finish = "stop", problem: str | None = None, **metrics: float
+) -> Turn:
+    reply = Reply("go", problem=problem)
+    return Turn(
+        Observation("now"), (1,), (2,) * tokens, (-1.0,) * tokens, reply, reward, finish, metrics
+    )
+
+
+def episode(*turns: Turn) -> Trajectory:
+    return Trajectory("toy", 0, 0, 0, turns, "terminated", Observation("the end"))
+
+
+FAILED = Trajectory("toy", 0, 0, 0, (turn(5.0, success=1.0),), "failed", error="EnvError: broken")
+
+
+# Newcombe (1998), "Two-sided confidence intervals for the single proportion", table I, method 3.
+@pytest.mark.parametrize(
+    ("successes", "episodes", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        (0, 10, 0.0000, 0.2775),  # 3.8415 / (10 + 3.8415)
+        (5, 10, 0.2366, 0.7634),
+        (10, 10, 0.7225, 1.0000),
+    ],
+)
+def test_the_interval_is_wilsons(successes: int, episodes: int, low: float, high: float):
+    assert success_interval(successes, episodes) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_without_episodes_any_success_rate_is_possible():
+    assert success_interval(0, 0) == (0.0, 1.0)
+
+
+@given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_the_interval_holds_the_rate_and_stays_between_0_and_1(counts: tuple[int, int]):
+    low, high = success_interval(*counts)
+    assert 0 <= low <= counts[0] / counts[1] <= high <= 1
+
+
+def test_means_are_over_episodes_or_over_turns():
+    report = episode_report(
+        [
+            episode(turn(1.0, tokens=4, success=1.0)),
+            replace(
+                episode(
+                    turn(-0.5, tokens=3, finish="length", problem="no end of turn"),
+                    turn(0.0, tokens=2, problem="no answer"),
+                    turn(0.0, tokens=3),
+                ),
+                stop="truncated",
+            ),
+        ],
+        prefix="val/",
+    )
+    low, high = success_interval(1, 2)
+    assert report == {
+        "val/episodes": 2,
+        "val/failed": 0,
+        "val/success_rate": 0.5,
+        "val/success_rate_low": low,
+        "val/success_rate_high": high,
+        "val/return": 0.25,  # (1 - 0.5) / 2
+        "val/turns": 2,  # (1 + 3) / 2
+        "val/truncated": 0.5,
+        "val/reply_tokens": 3,  # (4 + 3 + 2 + 3) / 4
+        "val/unfinished_replies": 0.25,
+        "val/malformed_replies": 0.5,
+    }
+
+
+def test_a_metric_is_averaged_over_the_turns_that_have_it():
+    report = episode_report([episode(turn(0, boxes=1.0), turn(0, boxes=2.0), turn(0))], "")
+    assert report["boxes"] == 1.5
+
+
+def test_failed_episodes_are_counted_but_not_as_played():
+    report = episode_report([FAILED, episode(turn(1.0, success=0.0)), FAILED, FAILED], "")
+    assert report["episodes"] == 4
+    assert report["failed"] == 0.75
+    assert report["return"] == 1.0
+    assert report["success_rate"] == 0.0
+    assert report["success_rate_high"] == success_interval(0, 1)[1]
+
+
+def test_nothing_is_claimed_where_nothing_was_played():
+    assert episode_report([FAILED], "") == {"episodes": 1, "failed": 1}
+    assert episode_report([], "") == {"episodes": 0, "failed": 0}

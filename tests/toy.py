@@ -1,0 +1,126 @@
+"""A toy task, and tiny models that can play it."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from PIL import Image
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from vagentrl.environment import Environment
+from vagentrl.formats import NoThink
+from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.rollout.images import ImageEncoder
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.types import Observation, Reply, StepResult, Trajectory, Turn
+
+GO, WAIT = "<answer>go</answer>", "<answer>wait</answer>"
+TASK = "Say go until nothing is left."
+
+
+class Countdown(Environment):
+    """Starts at ``seed % 4 + 1``; every "go" counts one down, at 0 it is over.
+
+    Args:
+        images: Show what is left as a picture too, 28 pixels wide for each.
+        turn_limit: Turns after which it is truncated.
+    """
+
+    def __init__(self, images: bool = False, turn_limit: int = 5) -> None:
+        super().__init__(NoThink())
+        self.images = images
+        self.turn_limit = turn_limit
+
+    def system_prompt(self) -> str:
+        return TASK
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self.left, self.turns = seed % 4 + 1, 0
+        self.luck = transition_seed % 1000
+        return self.observe()
+
+    def step(self, reply: Reply) -> StepResult:
+        self.turns += 1
+        self.left -= reply.actions == ("go",)
+        return StepResult(
+            observation=self.observe(),
+            reward=1.0 if self.left == 0 else -0.25,
+            terminated=self.left == 0,
+            truncated=self.turns == self.turn_limit,
+            metrics={"success": float(self.left == 0), "luck": float(self.luck)},
+        )
+
+    def observe(self) -> Observation:
+        text = f"{self.left} left, luck {self.luck}"
+        return Observation(f"<image>{text}", (picture(self.left),)) if self.images else Observation(text)
+
+
+def picture(left: int) -> Image.Image:
+    """Another picture, of another size, for every number."""
+    return Image.linear_gradient("L").resize((28 * (left + 1), 28)).convert("RGB")
+
+
+def shape(images: bool) -> TinyModel:
+    """As small as it gets with every part of the architecture in it."""
+    return TinyModel(
+        images=images,
+        hidden_size=32,
+        layers=2,
+        intermediate_size=48,
+        vocabulary=320,
+        context_length=512,
+        vision_hidden_size=16,
+        vision_heads=2,
+    )
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_tokenizer(shape(images=True), [TASK, GO, WAIT, "1 left, luck 0", "assistant\n"] * 4)
+
+
+@cache
+def renderer(images: bool = False) -> Renderer:
+    encoder = ImageEncoder(build_image_processor(shape(images=True))) if images else None
+    return Renderer(tokenizer(), encoder)
+
+
+def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """Random weights, larger than usual: its distributions are far from uniform."""
+    policy = build_model(shape(images), tokenizer()).to(dtype).eval()
+    for parameter in policy.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return policy
+
+
+def encode_reply(text: str) -> tuple[int, ...]:
+    """A whole reply, end of turn included."""
+    ids = tokenizer().encode(text, add_special_tokens=False)
+    return (*ids, tokenizer().convert_tokens_to_ids("<|im_end|>"))
+
+
+def play(
+    replies: Sequence[str],
+    *,
+    seed: int = 3,
+    images: bool = False,
+    turn_limit: int = 5,
+    group_id: int = 0,
+) -> Trajectory:
+    """The episode with these replies, put together by hand."""
+    environment, turns = Countdown(images, turn_limit), []
+    observation = environment.reset(seed)
+    prompt_ids = renderer(images).first(environment.system_prompt(), observation)
+    for text in replies:
+        reply = environment.format.parse(text)
+        result = environment.step(reply)
+        ids = encode_reply(text)
+        logprobs = tuple(-0.5 - place / 100 for place in range(len(ids)))
+        turns.append(
+            Turn(observation, prompt_ids, ids, logprobs, reply, result.reward, "stop", result.metrics)
+        )
+        observation = result.observation
+        prompt_ids = renderer(images).next(observation, "stop")
+    stop = "terminated" if result.terminated else "truncated"
+    return Trajectory("toy", seed, group_id, 7, tuple(turns), stop, observation)
