@@ -106,7 +106,9 @@ def test_model_inputs_show_an_image_wherever_a_row_does():
 
 
 @given(visions(), st.data())
-def test_model_inputs_are_the_showings_one_after_the_other(vision: VisionInputs, data: st.DataObject):
+def test_model_inputs_are_the_showings_one_after_the_other(
+    vision: VisionInputs, data: st.DataObject
+):
     rows = st.integers(0, len(vision.rows) - 1)
     chosen = vision.select(data.draw(st.lists(rows, max_size=6)))
     inputs = chosen.model_inputs()

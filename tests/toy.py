@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from PIL import Image
@@ -52,7 +53,11 @@ class Countdown(Environment):
 
     def observe(self) -> Observation:
         text = f"{self.left} left, luck {self.luck}"
-        return Observation(f"<image>{text}", (picture(self.left),)) if self.images else Observation(text)
+        return (
+            Observation(f"<image>{text}", (picture(self.left),))
+            if self.images
+            else Observation(text)
+        )
 
 
 def picture(left: int) -> Image.Image:
@@ -76,18 +81,20 @@ def shape(images: bool) -> TinyModel:
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    return build_tokenizer(shape(images=True), [TASK, GO, WAIT, "1 left, luck 0", "assistant\n"] * 4)
+    return build_tokenizer(
+        shape(images=True), [TASK, GO, WAIT, "1 left, luck 0", "assistant\n"] * 4
+    )
 
 
 @cache
 def renderer(images: bool = False) -> Renderer:
-    encoder = ImageEncoder(build_image_processor(shape(images=True))) if images else None
-    return Renderer(tokenizer(), encoder)
+    processor: Any = build_image_processor(shape(images=True))
+    return Renderer(tokenizer(), ImageEncoder(processor) if images else None)
 
 
 def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """Random weights, larger than usual: its distributions are far from uniform."""
-    policy = build_model(shape(images), tokenizer()).to(dtype).eval()
+    policy = build_model(shape(images), tokenizer()).to(dtype=dtype).eval()  # pyright: ignore
     for parameter in policy.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.2)
@@ -97,7 +104,7 @@ def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTraine
 def encode_reply(text: str) -> tuple[int, ...]:
     """A whole reply, end of turn included."""
     ids = tokenizer().encode(text, add_special_tokens=False)
-    return (*ids, tokenizer().convert_tokens_to_ids("<|im_end|>"))
+    return (*ids, min(renderer().stop_ids))
 
 
 def play(
@@ -118,9 +125,11 @@ def play(
         ids = encode_reply(text)
         logprobs = tuple(-0.5 - place / 100 for place in range(len(ids)))
         turns.append(
-            Turn(observation, prompt_ids, ids, logprobs, reply, result.reward, "stop", result.metrics)
+            Turn(
+                observation, prompt_ids, ids, logprobs, reply, result.reward, "stop", result.metrics
+            )
         )
         observation = result.observation
         prompt_ids = renderer(images).next(observation, "stop")
-    stop = "terminated" if result.terminated else "truncated"
+    stop = "terminated" if environment.left == 0 else "truncated"
     return Trajectory("toy", seed, group_id, 7, tuple(turns), stop, observation)

@@ -29,10 +29,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(target)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        except (OSError, RuntimeError) as error:
+            why = error.__context__ or error  # torch hides it behind a RuntimeError of its own
             written = partial.stat().st_size if partial.exists() else 0
             raise VagentError(
-                f"the checkpoint {target} could not be written ({error}); it stopped after "
+                f"the checkpoint {target} could not be written ({why}); it stopped after "
                 f"{written / 2**20:.1f} MiB. Earlier checkpoints in {target.parent} are untouched: "
                 "make room, then resume with --ckpt_path"
             ) from error

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-import sys
+import logging
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from jsonargparse import CLI
+from jsonargparse import auto_cli
+from lightning import Callback, Trainer
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from transformers.utils.logging import disable_progress_bar
 
-from vagentrl.callbacks import EvaluateAtStart, IterationProgress, RunSummary
+from vagentrl.callbacks import EvaluateAtEnds, IterationProgress, RunSummary
+from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
 from vagentrl.modules.agent import AgentModule
+from vagentrl.parser import Parser
 from vagentrl.warmstart import warmstart
 
-
-class _Parser(LightningArgumentParser):
-    """Errors without sixty lines of usage, and with a guess at what was meant."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        print(f"vagentrl: {message}{self._guess(message)}", file=sys.stderr)
-        raise SystemExit(2)
-
-    def _guess(self, message: str) -> str:
-        unknown = re.search(r"(?:Unrecognized arguments: --|Key ')([\w.]+)", message)
-        if unknown is None:
-            return ""
-        known = [action.dest for action in self._actions]
-        close = difflib.get_close_matches(unknown[1], known, n=1)
-        return f"\nDid you mean {close[0]!r}?" if close else ""
+# What libraries say on every run and nobody can act upon.
+_IDLE_WARNINGS = (
+    r"LightningCLI's args parameter",  # they are the same ones: the dispatcher read them first
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's own use
+    r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_policy`
+    r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
+)
+_IDLE_MESSAGES = ("litlogger", "`Trainer.fit` stopped: `max_epochs=")
 
 
 class VagentCLI(LightningCLI):
@@ -41,8 +38,7 @@ class VagentCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
         _load_plugins()
-        # they are the same ones: the dispatcher read them first
-        warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
+        _silence_noise()
         super().__init__(
             AgentModule,
             RolloutDataModule,
@@ -52,14 +48,14 @@ class VagentCLI(LightningCLI):
             auto_configure_optimizers=False,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
-                "callbacks": [IterationProgress(), EvaluateAtStart(), RunSummary()],
+                "default_root_dir": "runs",
                 "reload_dataloaders_every_n_epochs": 1,
                 "num_sanity_val_steps": 0,
                 "use_distributed_sampler": False,
                 "log_every_n_steps": 1,
                 "enable_model_summary": False,
             },
-            parser_class=_Parser,
+            parser_class=Parser,
             load_from_checkpoint_support=False,
         )
 
@@ -76,6 +72,17 @@ class VagentCLI(LightningCLI):
         config = self.config[self.subcommand] if self.subcommand else self.config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Adds what every run wants, unless the configuration brings its own."""
+        given = self._get(self.config_init, "trainer")
+        return super().instantiate_trainer(
+            callbacks=_with_default_callbacks(
+                _as_list(given["callbacks"]), given["enable_progress_bar"] is not False
+            ),
+            plugins=_with_default_plugins(_as_list(given["plugins"])),
+            **kwargs,
+        )
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's settings overrule the YAML and the command line."""
@@ -96,8 +103,8 @@ class _CheckCLI(VagentCLI):
     def before_instantiate_classes(self) -> None:
         super().before_instantiate_classes()
         trainer = self.config.trainer
-        wanted = f"{trainer.accelerator}, {trainer.devices} devices, {trainer.strategy}"
-        print(f"trainer: {wanted}; checked on one CPU")
+        wanted = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+        print("trainer:", *(f"{name} {trainer[name]}," for name in wanted), "checked on one CPU")
         trainer.update(accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision=None)
 
 
@@ -113,25 +120,70 @@ def run_check(args: Sequence[str]) -> None:
     agent.policy_name = cli.config.model_config or agent.policy_name
     for callback in cli.trainer.callbacks:  # pyright: ignore
         callback.setup(cli.trainer, agent, "fit")
+    for name, factory in cli.datamodule.environments.items():  # pyright: ignore
+        environment = factory()
+        words = len(environment.system_prompt().split())
+        print(f"environment {name}: {type(environment).__name__}, explained in {words} words")
+        environment.close()
     agent.build(banned_ids=frozenset(), meta=True)
-    gib = 2**30
-    print(f"{'model':<12}{'parameters':>16}{'weights GiB':>14}{'with Adam GiB':>16}")
-    for name, module in agent.named_children():
-        count = sum(p.numel() for p in module.parameters())
-        bytes_each = next(module.parameters()).element_size()
-        trained = any(p.requires_grad for p in module.parameters())
-        adam = count * (2 * bytes_each + 8) if trained else count * bytes_each
-        print(f"{name:<12}{count:>16,}{count * bytes_each / gib:>14.2f}{adam / gib:>16.2f}")
+    print(_sizes(agent))
     print("the configuration parses, and everything but the weights can be built")
+
+
+def _sizes(agent: AgentModule) -> str:
+    """A table of the models, with the memory that each takes on one device."""
+    lines = [f"{'model':<12}{'parameters':>16}{'weights GiB':>14}{'in training GiB':>18}"]
+    for name, module in agent.named_children():
+        parameters = list(module.parameters())
+        weights = sum(p.numel() * p.element_size() for p in parameters)
+        # weights, gradients and Adam's moments, or in half precision also full-precision weights
+        extra = sum((16 - p.element_size()) * p.numel() for p in parameters if p.requires_grad)
+        lines.append(
+            f"{name:<12}{sum(p.numel() for p in parameters):>16,}"
+            f"{weights / 2**30:>14.2f}{(weights + extra) / 2**30:>18.2f}"
+        )
+    return "\n".join(lines)
 
 
 def run_warmstart(args: Sequence[str]) -> None:
     """``vagentrl warmstart``."""
     _load_plugins()
-    CLI(warmstart, args=list(args), as_positional=False)
+    _silence_noise()
+    auto_cli(warmstart, args=list(args), as_positional=False, parser_class=Parser)
+
+
+def _as_list(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _with_default_callbacks(given: list[Callback], progress_bar: bool) -> list[Callback]:
+    """What is given, and what every run wants; a kind that is given is not added again."""
+    wanted: list[Callback] = [EvaluateAtEnds(), RunSummary()]
+    if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
+        wanted.insert(0, IterationProgress())
+    kinds = {type(callback) for callback in given}
+    return given + [callback for callback in wanted if type(callback) not in kinds]
+
+
+def _with_default_plugins(given: list[Any]) -> list[Any]:
+    saves = any(isinstance(plugin, CheckpointIO) for plugin in given)
+    return given if saves else [*given, AtomicCheckpointIO()]
 
 
 def _load_plugins() -> None:
     """Import what installed packages offer, so that their classes can be named briefly."""
     for plugin in entry_points(group="vagentrl.plugins"):
         plugin.load()
+
+
+def _silence_noise() -> None:
+    for message in _IDLE_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_news)
+    disable_progress_bar()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not any(message in record.getMessage() for message in _IDLE_MESSAGES)

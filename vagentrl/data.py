@@ -103,7 +103,9 @@ class RolloutDataModule(LightningDataModule):
         self.report: dict[str, float] = {}
         """What is known of the current iteration's collection; logged when its update starts."""
         self.trajectories: list[Trajectory] = []
-        """The episodes of the current iteration, or of the last evaluation."""
+        """The episodes of the current iteration."""
+        self.evaluated: dict[str, list[Trajectory]] = {}
+        """The episodes of the last evaluation, by environment."""
         self._loader: tuple[int, MinibatchLoader] | None = None
 
     def setup(self, stage: str) -> None:
@@ -115,6 +117,9 @@ class RolloutDataModule(LightningDataModule):
         self.renderer = Renderer.from_pretrained(checkpoint_path(model))
         self.renderer.self_test()
         self.engine.prepare(self.renderer.vocabulary(self.context))
+        if self.worker_kind == "thread":  # wrong settings show here, not in every episode
+            for factory in self.environments.values():
+                factory().close()
         pools = {
             name: WorkerPool(
                 factory,
@@ -204,9 +209,10 @@ class RolloutDataModule(LightningDataModule):
             Episode(environment, seed, group_id=number, private_seed=_mix(seed, 4))
             for number, seed in enumerate(seeds)
         ]
-        self.trajectories = self._play(agent, episodes, self.val_sampling)
+        trajectories = self._play(agent, episodes, self.val_sampling)
+        self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
-        return episode_report(self.trajectories, prefix)
+        return episode_report(trajectories, prefix)
 
     # --------------------------------------------------------------------------------- playing
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
-from vagentrl.data import RolloutDataModule
+from vagentrl.data import TRAIN, RolloutDataModule
 from vagentrl.environment import Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
@@ -184,15 +184,33 @@ class CloneModule(LightningModule):
         return batch.to(device)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A part of the cloning, with an optimizer and a demonstrator of its own.
+
+    A model learns to plan fastest from a demonstrator that rarely errs, and then takes over the
+    errors of one that often does in few steps.
+
+    Args:
+        noise: The demonstrator's.
+        steps: Optimizer steps.
+        lr: Highest learning rate (one cycle).
+        batch_size: Episodes in a step.
+    """
+
+    noise: float
+    steps: int
+    lr: float = 2e-3
+    batch_size: int = 16
+
+
 def warmstart(
     env: Callable[[], Environment],
-    demonstrator: Demonstrator,
+    actions: tuple[str, ...],
+    stages: list[Stage],
     output: str,
     model: TinyModel = TinyModel(),  # noqa: B008 (frozen)
-    steps: int = 2000,
-    batch_size: int = 16,
     micro_batch_size: int = 4,
-    lr: float = 2e-3,
     tokenizer_episodes: int = 500,
     eval_episodes: int = 512,
     seed: int = 1,
@@ -201,13 +219,11 @@ def warmstart(
 
     Args:
         env: The environment whose oracle is cloned.
-        demonstrator: How it is demonstrated.
+        actions: What the demonstrator draws from when it acts at random.
+        stages: The cloning, one part after the other.
         output: Folder to write the Hugging Face checkpoint and its model card to.
         model: Shape of the model.
-        steps: Optimizer steps.
-        batch_size: Episodes in each.
         micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
-        lr: Highest learning rate (one cycle).
         tokenizer_episodes: Demonstrations that the tokenizer is trained on.
         eval_episodes: Held-out episodes to score it on, for its card.
         seed: Decides everything; the same machine and versions give the same weights.
@@ -215,38 +231,46 @@ def warmstart(
     seed_everything(seed)
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer(model, _texts(env(), demonstrator, tokenizer_episodes))
+    texts = _texts(env(), Demonstrator(stages[0].noise, actions), tokenizer_episodes)
+    tokenizer = build_tokenizer(model, texts)
     policy = build_model(model, tokenizer)
     for part in (tokenizer, policy, *([build_image_processor(model)] if model.images else [])):
         part.save_pretrained(folder)
     renderer = Renderer.from_pretrained(folder)
     renderer.self_test()
-    data = _Demonstrations(env, demonstrator, renderer, micro_batch_size, model.context_length, seed)
-    accumulate = max(1, batch_size // micro_batch_size)
+    for number, stage in enumerate(stages):
+        demonstrations = _Demonstrations(
+            env,
+            Demonstrator(stage.noise, actions),
+            renderer,
+            micro_batch_size,
+            model.context_length,
+            seed + number,
+        )
+        clone(policy, demonstrations, stage)
+        policy.save_pretrained(folder)
+    scores = evaluate(env, folder, episodes=eval_episodes)
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
+    settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
+    (folder / "README.md").write_text(_card(folder.name, parameters, settings, scores))
+    print(f"written to {folder}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def clone(policy: PreTrainedModel, demonstrations: _Demonstrations, stage: Stage) -> None:
+    """Train the policy on fresh demonstrations for one stage."""
+    accumulate = max(1, stage.batch_size // demonstrations.batch_size)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=1,
-        limit_train_batches=steps * accumulate,
+        limit_train_batches=stage.steps * accumulate,
         accumulate_grad_batches=accumulate,
         gradient_clip_val=1.0,
         callbacks=[TQDMProgressBar(refresh_rate=10)],
         **_QUIET,
     )
-    trainer.fit(CloneModule(policy, renderer, lr, steps), DataLoader(data, batch_size=None))
-    policy.save_pretrained(folder)
-    settings = {
-        "demonstrator": demonstrator,
-        "model": model,
-        "steps": steps,
-        "batch_size": batch_size,
-        "lr": lr,
-        "tokenizer_episodes": tokenizer_episodes,
-        "seed": seed,
-    }
-    scores = evaluate(env, folder, episodes=eval_episodes)
-    parameters = sum(parameter.numel() for parameter in policy.parameters())
-    (folder / "README.md").write_text(_card(folder.name, parameters, settings, scores))
-    print(f"written to {folder}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+    module = CloneModule(policy, demonstrations.renderer, stage.lr, stage.steps)
+    trainer.fit(module, DataLoader(demonstrations, batch_size=None))
 
 
 def evaluate(env: Callable[[], Environment], folder: Path, episodes: int) -> dict[str, float]:
@@ -264,7 +288,7 @@ def evaluate(env: Callable[[], Environment], folder: Path, episodes: int) -> dic
     wanted = (
         "success_rate", "success_rate_low", "success_rate_high", "turns", "malformed_replies"
     )  # fmt: skip
-    seen = perception(env(), data.trajectories)
+    seen = perception(env(), data.evaluated[TRAIN])
     return {name: metrics[name] for name in wanted} | ({} if seen is None else {"perception": seen})
 
 

@@ -77,11 +77,13 @@ def test_log_probs_are_tempered_but_not_truncated():
 def test_rows_with_settings_of_their_own_are_sampled_as_if_alone():
     logits = torch.randn(6, 50)
     settings = [
-        Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-        for temperature, top_k, top_p in [
-            (1.0, 0, 1.0), (0.0, 0, 1.0), (0.7, 5, 1.0), (1.0, 0, 1.0), (1.0, 0, 0.6), (0.7, 5, 0.9),
-        ]
-    ]  # fmt: skip
+        Sampling(),
+        Sampling(temperature=0.0),
+        Sampling(temperature=0.7, top_k=5),
+        Sampling(),
+        Sampling(top_p=0.6),
+        Sampling(temperature=0.7, top_k=5, top_p=0.9),
+    ]
     draws = torch.rand(6, dtype=torch.float64)
     together = sample(logits, settings, draws)
     for row in range(6):

@@ -24,6 +24,7 @@ from tests.engines.policies import (
 )
 from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.transformers import TICKS_BETWEEN_STEPS
 from vagentrl.errors import ConfigError, EngineError
 
 
@@ -41,6 +42,12 @@ def ask(engine: TransformersEngine, *requests: GenerationRequest) -> list[Genera
         return await asyncio.gather(*map(engine.generate, requests))
 
     return asyncio.run(together())
+
+
+async def steps(count: int) -> None:
+    """Let the engine sample about so many tokens."""
+    for _ in range(count * TICKS_BETWEEN_STEPS):
+        await asyncio.sleep(0)
 
 
 def agrees(policy: PreTrainedModel, request: GenerationRequest, reply: Generation) -> None:
@@ -331,18 +338,28 @@ def test_images_for_a_text_policy_are_an_error():
         ask(engine_of(policy), request)
 
 
-def test_an_abandoned_request_makes_room_and_its_session_may_ask_again():
+def test_abandoned_requests_make_room_and_their_sessions_may_ask_again():
     policy = qwen2()
     engine = engine_of(policy, replace(VOCABULARY, stop_ids=frozenset()))
-    request = Conversation(policy, 0).say(5).request(max_tokens=300)
+    requests = [
+        Conversation(policy, seed).say(5).request(max_tokens=300, temperature=1.0)
+        for seed in range(4)
+    ]
 
-    async def play() -> Generation:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(engine.generate(request), timeout=0.05)
-        return await engine.generate(replace(request, sampling=Sampling(max_tokens=4)))
+    async def play() -> list[Generation]:
+        kept = asyncio.create_task(engine.generate(requests[3]))
+        abandoned = [asyncio.create_task(engine.generate(request)) for request in requests[:3]]
+        await steps(20)
+        for task in abandoned:
+            task.cancel()
+        short = [replace(request, sampling=Sampling(max_tokens=4)) for request in requests[:3]]
+        return await asyncio.gather(*map(engine.generate, short), kept)
 
-    assert len(asyncio.run(play()).reply_ids) == 4
-    assert engine.sampled_tokens < 300
+    replies = asyncio.run(play())
+    assert [len(reply.reply_ids) for reply in replies] == [4, 4, 4, 300]
+    assert engine.sampled_tokens < 1200
+    [undisturbed] = ask(engine, requests[3])
+    assert replies[3].reply_ids == undisturbed.reply_ids
 
 
 def test_a_session_released_while_it_waits_is_forgotten():
@@ -358,8 +375,7 @@ def test_a_session_released_while_it_waits_is_forgotten():
         task.cancel()
         engine.release(0)
         await asyncio.gather(task, return_exceptions=True)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await steps(3)
 
     asyncio.run(play())
     before = engine.reused_tokens
@@ -375,7 +391,7 @@ def test_releasing_a_session_in_mid_reply_ends_the_reply():
         task = asyncio.create_task(
             engine.generate(Conversation(policy, 4).say(5).request(max_tokens=300))
         )
-        await asyncio.sleep(0.02)
+        await steps(20)
         engine.release(4)
         with pytest.raises(EngineError, match="released in mid-reply"):
             await task
@@ -409,7 +425,7 @@ def test_an_interrupted_loop_leaves_the_engine_usable():
 
     async def interrupted() -> None:
         asyncio.get_running_loop().create_task(engine.generate(talk.request(max_tokens=300)))
-        await asyncio.sleep(0.02)
+        await steps(20)
 
     asyncio.run(interrupted())
     [reply] = ask(engine, talk.request(max_tokens=4))
@@ -424,7 +440,7 @@ def test_weights_cannot_change_in_mid_reply():
         task = asyncio.create_task(
             engine.generate(Conversation(policy, 0).say(5).request(max_tokens=300))
         )
-        await asyncio.sleep(0.01)
+        await steps(20)
         with pytest.raises(EngineError, match="1 replies are being sampled"):
             engine.update_weights(policy, 1)
         engine.release(0)

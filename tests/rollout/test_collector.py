@@ -127,7 +127,7 @@ def test_a_failed_engine_is_a_failed_trajectory():
 
 def test_a_collection_in_which_everything_failed_is_an_error():
     odd = [Episode("toy", seed, 0, seed) for seed in (1, 3)]
-    with pytest.raises(RolloutError, match="all 2 episodes failed; the first one: .*not today"):
+    with pytest.raises(RolloutError, match=r"all 2 episodes failed; the first one: .*not today"):
         collector([toy.GO], Moody).collect(odd, Sampling())
 
 
@@ -176,7 +176,9 @@ def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
     prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt_ids)
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
-    message = f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
+    message = (
+        f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
+    )
     with pytest.raises(ConfigError, match=message):
         play_one(tight, seed=3, max_tokens=21)
 

@@ -19,7 +19,7 @@ settings_of_a_loader = st.fixed_dictionaries(
 
 
 def batch(rows: int) -> RolloutBatch:
-    """Row r shows its own number; it has 1 + 7 r % 5 tokens, all sampled but the first."""
+    """Row r shows its own number; it has 2 + (7 r) % 5 tokens, all sampled but the first."""
     lengths = torch.tensor([2 + 7 * row % 5 for row in range(rows)])
     columns = torch.arange(int(lengths.max()) + 1)
     real = columns < lengths[:, None]
@@ -39,7 +39,7 @@ def batch(rows: int) -> RolloutBatch:
     )
 
 
-def loader(rows: int, *, mode: str = "token_mean", **settings: int) -> MinibatchLoader:
+def loader(rows: int, mode: str = "token_mean", /, **settings: int) -> MinibatchLoader:
     rollout = batch(rows)
     numbers = rollout.input_ids.float()
     return MinibatchLoader(
@@ -97,11 +97,9 @@ def test_no_part_has_more_rows_than_asked_for(rows: int, settings: dict[str, int
     assert 1 <= min(sizes) <= max(sizes) <= settings["micro_batch_size"]
 
 
-@given(
-    st.integers(1, 40), settings_of_a_loader, st.sampled_from(["token_mean", "trajectory_mean"])
-)
+@given(st.integers(1, 40), settings_of_a_loader, st.sampled_from(["token_mean", "trajectory_mean"]))
 def test_the_weights_of_a_minibatch_sum_to_1(rows: int, settings: dict[str, int], mode: str):
-    for parts in minibatches(loader(rows, mode=mode, **settings)):
+    for parts in minibatches(loader(rows, mode, **settings)):
         total = sum(part.weights.sum() for part in parts)
         torch.testing.assert_close(total, torch.tensor(1.0))
 

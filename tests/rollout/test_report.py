@@ -9,7 +9,12 @@ from vagentrl.types import Finish, Observation, Reply, Trajectory, Turn
 
 
 def turn(
-    reward: float, *, tokens: int = 1, finish: Finish = "stop", problem: str | None = None, **metrics: float
+    reward: float,
+    *,
+    tokens: int = 1,
+    finish: Finish = "stop",
+    problem: str | None = None,
+    **metrics: float,
 ) -> Turn:
     reply = Reply("go", problem=problem)
     return Turn(

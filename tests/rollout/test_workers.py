@@ -95,7 +95,9 @@ def test_what_goes_wrong_in_step_is_an_env_error(reply: str, message: str):
 
 
 def test_what_goes_wrong_in_reset_is_an_env_error():
-    with pytest.raises(EnvError, match="environment 'maze' failed in reset: IndexError: a negative"):
+    with pytest.raises(
+        EnvError, match="environment 'maze' failed in reset: IndexError: a negative"
+    ):
         play_alone(pool(), seed=-1)
 
 
@@ -115,9 +117,9 @@ def test_the_environments_own_error_stays_in_the_chain():
 
 
 def test_an_environment_that_hangs_is_an_env_error_and_the_pool_goes_on():
-    places = pool(size=1, timeout_s=0.2)
+    places = pool(size=1, timeout_s=0.5)
     started = time.perf_counter()
-    with pytest.raises(EnvError, match="'maze' did not answer step within 0.2 s"):
+    with pytest.raises(EnvError, match=r"'maze' did not answer step within 0.5 s"):
         play_alone(places, "hang")
     assert time.perf_counter() - started < 5
     assert play_alone(places, "a") == ["0, 7", "a"]
@@ -126,7 +128,7 @@ def test_an_environment_that_hangs_is_an_env_error_and_the_pool_goes_on():
 def test_a_hanging_environment_does_not_keep_the_program_from_ending():
     code = (
         "from tests.rollout.test_workers import play_alone, pool\n"
-        "try: play_alone(pool(timeout_s=0.2), 'hang')\n"
+        "try: play_alone(pool(timeout_s=0.5), 'hang')\n"
         "except Exception as error: print(type(error).__name__)"
     )
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -214,7 +216,7 @@ def test_closing_the_pool_closes_its_environments():
 
 def test_one_failure_does_not_disturb_the_others():
     async def mixed() -> list[Any]:
-        places = pool(size=2, timeout_s=0.2)
+        places = pool(size=2, timeout_s=0.5)
         texts = ["a", "hang", "b", "raise", "c"]
         return await asyncio.gather(*(play(places, t) for t in texts), return_exceptions=True)
 
@@ -249,7 +251,7 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
                 async with places.episode() as run:
                     places.timeout_s = 30  # an interpreter has to start
                     prompt, _, _ = await run(reset, 0, 0)
-                    places.timeout_s = 0.2 if text == "hang" else 30
+                    places.timeout_s = 0.5 if text == "hang" else 30
                     await run(step, Reply(text))
             except EnvError as error:
                 errors.append(str(error))
@@ -258,7 +260,7 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
     raised, died, hung, prompt = asyncio.run(in_turn())
     assert "failed in step: KeyError: 'door' (" in raised
     assert "failed in step: its process ended with exit code 3" in died
-    assert "did not answer step within 0.2 s" in hung
+    assert "did not answer step within 0.5 s" in hung
     assert eventually(lambda: is_gone(int(prompt.split()[-1])))
 
 
@@ -283,6 +285,6 @@ def test_an_environment_that_cannot_be_sent_to_a_process_is_a_config_error():
 
 
 @pytest.mark.parametrize("settings", [{"size": 0}, {"timeout_s": 0}])
-def test_a_pool_needs_places_and_time(settings: dict[str, int]):
+def test_a_pool_needs_places_and_time(settings: dict[str, Any]):
     with pytest.raises(ConfigError, match="'maze' has"):
         pool(**settings)

@@ -2,7 +2,7 @@
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import CriticWarmup
-from vagentrl.callbacks.evaluate_at_start import EvaluateAtStart
+from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
 from vagentrl.callbacks.run_summary import RunSummary
@@ -11,7 +11,7 @@ from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
 __all__ = [
     "AgentCallback",
     "CriticWarmup",
-    "EvaluateAtStart",
+    "EvaluateAtEnds",
     "IterationProgress",
     "KLControl",
     "RunSummary",

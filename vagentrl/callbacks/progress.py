@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from lightning import LightningModule, Trainer
@@ -19,17 +21,27 @@ _SHOWN = {
     "held-out": "val/success_rate",
     "success": "rollout/success_rate",
     "return": "rollout/return",
-    "tok/s": "rollout/tokens_per_s",
+    "tokens/s": "rollout/tokens_per_s",
 }
 
 
 class IterationProgress(ProgressBar, AgentCallback):
-    """A bar over iterations, with the stage of the current one and its headline numbers."""
+    """The iteration, its stage, and the headline numbers.
 
-    def __init__(self) -> None:
+    On a terminal it is one line that is drawn over and over. In a log it is a line now and then:
+    after an evaluation, and after an iteration that comes long enough after the last line.
+
+    Args:
+        seconds_between_lines: How long is enough.
+    """
+
+    _bar: tqdm
+
+    def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
-        self._bar: tqdm | None = None
+        self.seconds_between_lines = seconds_between_lines
         self._ended = 0
+        self._written = -math.inf
         self._enabled = True
 
     def disable(self) -> None:
@@ -38,50 +50,54 @@ class IterationProgress(ProgressBar, AgentCallback):
     def enable(self) -> None:
         self._enabled = True
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
-        total = trainer.max_epochs if stage == "fit" else None
-        self._bar = tqdm(
-            total=total,
-            desc=f"{stage}: loading",
-            unit="it",
-            file=sys.stderr,
-            dynamic_ncols=True,
-            mininterval=0.1 if sys.stderr.isatty() else 15.0,
-            disable=not self._enabled or trainer.global_rank != 0,
-            bar_format="{desc:<26} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
-            if total
-            else "{desc:<26} [{elapsed}]{postfix}",
-        )
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
     def print(self, *args: Any, **kwargs: Any) -> None:
         tqdm.write(" ".join(str(arg) for arg in args))
 
-    def _stage(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.update(0)  # draws, but not more often than mininterval
+    # ------------------------------------------------------------------------------- the line
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._bar is not None:
-            self._bar.n = pl_module.iteration  # pyright: ignore
-            self._bar.refresh()
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        self._enabled = self._enabled and trainer.is_global_zero
+        counts = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]" if stage == "fit" else "[{elapsed}]"
+        self._bar = tqdm(
+            total=trainer.max_epochs if stage == "fit" else None,
+            desc="loading",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            bar_format="{desc:<18} " + counts + "{postfix}",
+            disable=not self._enabled or not sys.stderr.isatty(),
+        )
+
+    def _stage(self, text: str) -> None:
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.update(0)  # draws, but not more often than a person can read
+
+    def _numbers(self, trainer: Trainer, *, news: bool) -> None:
+        """Show the metrics: on the bar, or on a line of their own if they are news or it is time."""
+        metrics = trainer.callback_metrics
+        shown = {k: f"{float(metrics[n]):.3g}" for k, n in _SHOWN.items() if n in metrics}
+        self._bar.set_postfix(shown)
+        now = time.monotonic()
+        due = news or now - self._written >= self.seconds_between_lines
+        if self._bar.disable and self._enabled and due and trainer.state.fn == "fit":
+            self._written = now
+            iteration: int = trainer.lightning_module.iteration  # pyright: ignore
+            numbers = (f"{name} {value}" for name, value in shown.items())
+            line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
+            tqdm.write(line, file=sys.stderr)
+
+    # ---------------------------------------------------------------------- what moves the line
 
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
         self._ended += 1
-        what = "evaluate" if agent.trainer.validating or agent.trainer.testing else "collect"
-        self._stage(f"{what}: {self._ended} episodes")
+        data: Any = agent.trainer.datamodule  # pyright: ignore
+        if agent.trainer.training:
+            self._stage(f"collect {self._ended}/{data.groups * data.group_size}")
+        else:
+            self._stage(f"evaluate {self._ended}/{data.val_episodes * len(data.environments)}")
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._ended = 0
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._ended = 0
-        self._show(trainer)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._bar.n = self._bar.initial = pl_module.iteration  # pyright: ignore
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
@@ -94,16 +110,29 @@ class IterationProgress(ProgressBar, AgentCallback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        self._stage(f"update: {batch_idx + 1}/{trainer.num_training_batches} batches")
+        self._stage(f"update {batch_idx + 1}/{trainer.num_training_batches}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._bar is not None:
-            self._bar.update()
-        self._show(trainer)
+        self._bar.update()
+        self._numbers(trainer, news=False)
 
-    def _show(self, trainer: Trainer) -> None:
-        metrics = trainer.callback_metrics
-        shown = {k: f"{float(metrics[n]):.4g}" for k, n in _SHOWN.items() if n in metrics}
-        if self._bar is not None:
-            self._bar.set_postfix(shown, refresh=False)
-            self._bar.update(0)
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._ended = 0
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._ended = 0
+        self._numbers(trainer, news=True)
+
+    on_test_start = on_validation_start
+    on_test_end = on_validation_end
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._bar.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._bar.close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._bar.close()

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image
 
+from vagentrl.data import TRAIN
+from vagentrl.errors import ConfigError
 from vagentrl.viewer.pictures import episode_strip, text_frame
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from vagentrl.types import Observation, Trajectory, Turn
+
+FRAME_WIDTH = 224
+"""Pixels that a frame is enlarged to at least, so that its caption has room."""
 
 
 class TrajectoryPictures(Callback):
-    """Draws a few of an iteration's episodes: what the agent saw, said and earned.
+    """Draws a few episodes: what the agent saw, said and earned.
 
     Args:
-        every_n_iterations: How often.
+        every_n_iterations: How often to draw episodes of training; those of evaluations are drawn
+            whenever there are any.
         episodes: How many.
     """
 
     def __init__(self, every_n_iterations: int = 10, episodes: int = 3) -> None:
+        for name, value in (("every_n_iterations", every_n_iterations), ("episodes", episodes)):
+            if value < 1:
+                raise ConfigError(f"TrajectoryPictures.{name} is {value}; give 1 or more")
         self.every_n_iterations = every_n_iterations
         self.episodes = episodes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration = pl_module.iteration  # pyright: ignore
+        iteration: int = pl_module.iteration  # pyright: ignore
         if iteration % self.every_n_iterations == 0:
-            self._draw(trainer, iteration, "rollout")
+            data: Any = trainer.datamodule  # pyright: ignore
+            self._draw(trainer, iteration, "rollout", data.trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._draw(trainer, pl_module.iteration, "val")  # pyright: ignore
+        iteration: int = pl_module.iteration  # pyright: ignore
+        data: Any = trainer.datamodule  # pyright: ignore
+        for name, trajectories in data.evaluated.items():
+            where = "val" if name == TRAIN else f"val/{name}"
+            self._draw(trainer, iteration, where, trajectories)
 
-    def _draw(self, trainer: Trainer, iteration: int, where: str) -> None:
+    def _draw(
+        self, trainer: Trainer, iteration: int, where: str, trajectories: Sequence[Trajectory]
+    ) -> None:
         if not isinstance(trainer.logger, TensorBoardLogger):
             return
-        played = [t for t in trainer.datamodule.trajectories if t.turns]  # pyright: ignore
+        played = [trajectory for trajectory in trajectories if trajectory.turns]
         for number, trajectory in enumerate(played[: self.episodes]):
             trainer.logger.experiment.add_image(
                 f"{where}/episode_{number}",
@@ -49,20 +65,27 @@ class TrajectoryPictures(Callback):
             )
 
 
-def trajectory_strip(trajectory: Trajectory) -> Image:
+def trajectory_strip(trajectory: Trajectory) -> Image.Image:
     """One picture of a trajectory: a frame per turn, with the reply and the reward under it."""
     frames = [_frame(turn.observation) for turn in trajectory.turns]
     captions = [_caption(turn) for turn in trajectory.turns]
     if trajectory.final_observation is not None:
         frames.append(_frame(trajectory.final_observation))
-        captions.append(f"{trajectory.stop}, return {trajectory.total_reward:+.2f}")
+        captions.append(f"{trajectory.stop}\nreturn {trajectory.total_reward:+.2f}")
     return episode_strip(frames, captions)
 
 
-def _frame(observation: Observation) -> Image:
-    return observation.images[-1] if observation.images else text_frame(observation.text)
+def _frame(observation: Observation) -> Image.Image:
+    if not observation.images:
+        return text_frame(observation.text)
+    image = observation.images[-1]
+    factor = -(-FRAME_WIDTH // image.width)
+    size = (factor * image.width, factor * image.height)
+    return image.resize(size, Image.Resampling.NEAREST) if factor > 1 else image
 
 
 def _caption(turn: Turn) -> str:
-    problem = f" [{turn.reply.problem}]" if turn.reply.problem else ""
-    return f"{turn.reply.text}{problem}  {turn.reward:+.2f}"
+    lines = [turn.reply.text, f"reward {turn.reward:+.2f}"]
+    if turn.reply.problem is not None:
+        lines.insert(1, f"[{turn.reply.problem}]")
+    return "\n".join(lines)

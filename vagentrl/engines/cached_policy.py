@@ -142,12 +142,12 @@ class CachedPolicy:
         images = [image for row in fresh for image in row]
         if not images:
             return {}
-        vision = self.vocabulary.encode_images(images).to(self.device)
-        grids = iter(vision.image_grid_thw.tolist())
+        vision = self.vocabulary.encode_images(images).to(self.device).model_inputs()
+        grids = iter(vision["image_grid_thw"].tolist())  # of each showing, not of each image
         for session, row in zip(sessions, fresh, strict=True):
             session.images.extend(row)
             session.grids.extend(tuple(next(grids)) for _ in row)
-        return vision.model_inputs()
+        return vision
 
     def _locate(self, session: Session, request: GenerationRequest) -> Int[np.ndarray, "axes T"]:
         """The position of every token of the context; notes where the images lie."""

@@ -52,6 +52,7 @@ class SlotCache(Cache):
             self._write(self.values, layer_idx, value_states),
         )
 
+    @torch.inference_mode()
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` cells of two slots."""
         for stores in (self.keys, self.values):

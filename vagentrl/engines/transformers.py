@@ -49,7 +49,7 @@ class _Row:
         if not self.answer.done():
             self.answer.set_result(Generation(tuple(self.reply), tuple(self.logprobs), why))
 
-    def fail(self, why: str, cause: Exception | None) -> None:
+    def fail(self, why: str, cause: BaseException | None) -> None:
         if not self.answer.done():
             error = EngineError(why)
             error.__cause__ = cause
@@ -158,10 +158,12 @@ class TransformersEngine(Engine):
                     self._admit()
                     self._decode()
                     self.busy_s += time.perf_counter() - started
-        finally:  # nobody may wait for a pump that has stopped
-            self._fail([*self._waiting, *self._active], "the engine stopped in mid-reply")
+        except BaseException as error:  # nobody may wait for a pump that has stopped
+            rows = [*self._waiting, *self._active]
             self._waiting.clear()
             self._active.clear()
+            self._fail(rows, f"the engine stopped in mid-reply: {error!r}", error)
+            raise
 
     def _drop_abandoned(self) -> None:
         abandoned = [row for row in self._waiting if row.answer.done()]
@@ -247,7 +249,7 @@ class TransformersEngine(Engine):
         self._active[index], self._active[last] = self._active[last], self._active[index]
         return self._active.pop()
 
-    def _fail(self, rows: Sequence[_Row], why: str, cause: Exception | None = None) -> None:
+    def _fail(self, rows: Sequence[_Row], why: str, cause: BaseException) -> None:
         for row in rows:
             self._policy.sessions.release(row.request.session)
             row.fail(why, cause)

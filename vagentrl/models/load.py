@@ -10,6 +10,7 @@ from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 SHIPPED = {"tiny-sokoban-vlm": "sokoban_vlm", "tiny-sokoban-text": "sokoban_text"}
@@ -73,6 +74,7 @@ def load_policy(
     *,
     dtype: torch.dtype | None = None,
     gradient_checkpointing: bool = False,
+    freeze_vision: bool = False,
     meta: bool = False,
 ) -> PreTrainedModel:
     """A model with its language-model head, in evaluation mode: dropout is off, always.
@@ -81,6 +83,8 @@ def load_policy(
         model: See `checkpoint_path`.
         dtype: Type of the weights; None keeps the checkpoint's.
         gradient_checkpointing: Trade compute for memory in the backward pass.
+        freeze_vision: Keep the vision tower as it is: cheaper, and what the model sees stays put.
+            Only where there is one.
         meta: Build the architecture on the meta device, without weights (a dry run).
     """
     import torch
@@ -97,6 +101,8 @@ def load_policy(
             policy = auto.from_pretrained(checkpoint_path(model), dtype=dtype or "auto")
         except (OSError, ValueError) as error:
             raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
+    if freeze_vision:
+        _vision_tower(policy, model).requires_grad_(False)
     policy.eval()  # no dropout: replies are scored by the very policy that sampled them
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
@@ -104,3 +110,12 @@ def load_policy(
             if isinstance(module, GradientCheckpointingLayer):
                 module.training = True  # it acts in training mode only; its parts stay in eval mode
     return policy
+
+
+def _vision_tower(policy: PreTrainedModel, model: str) -> nn.Module:
+    if not reads_images(policy.config):
+        raise ConfigError(
+            f"freeze_vision is set, but model {model!r} reads text only; leave it out, or take a "
+            "vision-language model"
+        )
+    return policy.base_model.get_submodule("visual")

@@ -63,6 +63,7 @@ class AgentModule(LightningModule):
         optimizer: Learning rates and the like.
         dtype: Type of the weights.
         gradient_checkpointing: Trade compute for memory.
+        freeze_vision: Do not train the vision towers of actor and critic.
         score_batch_size: Rows in one forward pass without gradient.
     """
 
@@ -83,6 +84,7 @@ class AgentModule(LightningModule):
         optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
+        freeze_vision: bool = False,
         score_batch_size: int = 32,
     ) -> None:
         super().__init__()
@@ -97,8 +99,9 @@ class AgentModule(LightningModule):
         self.settings = optimizer
         self.dtype_name = dtype
         self.gradient_checkpointing = gradient_checkpointing
+        self.freeze_vision = freeze_vision
         self.score_batch_size = score_batch_size
-        self.iteration = 0
+        self.iteration = 0  # those whose update is done
         self.first_actor_iteration = 0
         self.needs_reference = False
 
@@ -121,6 +124,7 @@ class AgentModule(LightningModule):
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
             gradient_checkpointing=self.gradient_checkpointing,
+            freeze_vision=self.freeze_vision,
             meta=meta,
         )
         policy = load()
@@ -132,12 +136,12 @@ class AgentModule(LightningModule):
         self.reference = ReferenceModule(load(), banned_ids) if self.needs_reference else None
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        rates = {"actor": self.settings.actor_lr, "critic": self.settings.critic_lr}
         groups = [
-            {"name": "actor", "params": list(self.actor.parameters()), "lr": self.settings.actor_lr}
+            {"name": name, "params": [p for p in module.parameters() if p.requires_grad], "lr": lr}
+            for name, lr in rates.items()
+            if (module := getattr(self, name)) is not None
         ]
-        if self.critic is not None:
-            critic = list(self.critic.parameters())
-            groups.append({"name": "critic", "params": critic, "lr": self.settings.critic_lr})
         return torch.optim.AdamW(
             groups,
             betas=self.settings.betas,
@@ -165,9 +169,18 @@ class AgentModule(LightningModule):
         """Score a collected batch, let behaviours adjust its rewards, and assign credit."""
         with self.trainer.precision_plugin.forward_context():  # the first ratio is then exactly 1
             scores = self.score(rollout)
+        gap = (scores.old_logprobs - rollout.rollout_logprobs)[rollout.action_mask].abs()
+        self.record("rollout/logprob_gap", float(gap.mean()))  # 0 when engine and trainer agree
         for behaviour in self.behaviours():
             rollout = behaviour.on_scores(self, rollout, scores)
-        return rollout, scores, self.advantage(rollout, scores)
+        credit = self.advantage(rollout, scores)
+        if scores.values is not None and credit.returns is not None:
+            seen = rollout.action_mask
+            error = (credit.returns - scores.values)[seen].var()
+            self.record(
+                "rollout/explained_variance", float(1 - error / credit.returns[seen].var())
+            )
+        return rollout, scores, credit
 
     def score(self, rollout: RolloutBatch) -> Scores:
         """Log-probs, reference log-probs and values of all rows, without gradient."""
@@ -260,26 +273,40 @@ class AgentModule(LightningModule):
             group["lr"] = base * decay
             self.log(f"optim/{group['name']}_lr", group["lr"], on_epoch=True, batch_size=1)
 
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        for name, module in (("actor", self.actor), ("critic", self.critic)):
-            gradients = [p.grad for p in module.parameters() if p.grad is not None] if module else []
-            if gradients:
-                norm = torch.nn.utils.get_total_norm(gradients)
-                self.log(f"optim/{name}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1)
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip actor and critic apart: a large error of the critic must not silence the actor."""
+        limit = gradient_clip_val or float("inf")
+        for group in optimizer.param_groups:
+            norm = torch.nn.utils.clip_grad_norm_(group["params"], limit)
+            self.log(
+                f"optim/{group['name']}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1
+            )
+
+    def on_train_batch_end(self, outputs: Any, batch: TrainBatch, batch_idx: int) -> None:
+        if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
+            seconds = time.perf_counter() - self._update_started
+            self.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)
+            self.iteration += 1
 
     def on_train_epoch_end(self) -> None:
-        self.log("time/update", time.perf_counter() - self._update_started, batch_size=1)
-        self.iteration += 1
         self.log("step", float(self.iteration))  # the x axis of every logged scalar
 
     # ------------------------------------------------------------------------------ evaluation
 
     def validation_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
         environment, seeds = batch
+        started = time.perf_counter()
         self.log_dict(
             self.trainer.datamodule.evaluate(environment, seeds, self),  # pyright: ignore
             batch_size=1,
         )
+        seconds = time.perf_counter() - started
+        self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
 
     def test_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
         self.validation_step(batch, batch_idx)

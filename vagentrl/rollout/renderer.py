@@ -41,10 +41,12 @@ class Renderer:
         tokenizer: A fast Hugging Face tokenizer with a chat template.
         images: Encodes images; None for a text-only model.
         image_token: What stands in the prompt for one piece of an image.
+        vocabulary_size: Rows of the model's embedding; those without a token are banned too.
 
     Attributes:
         stop_ids: Tokens that end a turn: the template's, and the tokenizer's end of sequence.
-        banned_ids: Tokens that announce or stand for images and videos; never to be sampled.
+        banned_ids: Tokens that announce or stand for images and videos, and ids that are no
+            token; never to be sampled.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Renderer:
         tokenizer: PreTrainedTokenizerFast,
         images: ImageEncoder | None = None,
         image_token: str = "<|image_pad|>",
+        vocabulary_size: int = 0,
     ) -> None:
         if not tokenizer.is_fast:
             raise ConfigError(
@@ -60,8 +63,9 @@ class Renderer:
             )
         added = tokenizer.added_tokens_decoder
         special = {id for id, token in added.items() if token.special}
-        self.banned_ids = frozenset(i for i, t in added.items() if IMAGE_PLUMBING.search(t.content))
-        self._control = {added[id].content: id for id in special | self.banned_ids}
+        plumbing = {id for id, token in added.items() if IMAGE_PLUMBING.search(token.content)}
+        self.banned_ids = frozenset(plumbing).union(range(len(tokenizer), vocabulary_size))
+        self._control = {added[id].content: id for id in special | plumbing}
         self._backend = _backend_without(tokenizer, set(self._control.values()))
         self.encode_text = lru_cache(maxsize=4096)(self._encode_anew)
         self.tokenizer = tokenizer
@@ -96,10 +100,12 @@ class Renderer:
         config = load_config(str(model))
         path = checkpoint_path(str(model))
         tokenizer = AutoTokenizer.from_pretrained(path)
+        size = config.get_text_config().vocab_size
         if not reads_images(config):
-            return cls(tokenizer)
+            return cls(tokenizer, vocabulary_size=size)
         images = ImageEncoder(AutoImageProcessor.from_pretrained(path))
-        return cls(tokenizer, images, tokenizer.convert_ids_to_tokens(config.image_token_id))
+        image_token = tokenizer.convert_ids_to_tokens(config.image_token_id)
+        return cls(tokenizer, images, image_token, size)
 
     def first(self, system: str, observation: Observation) -> tuple[int, ...]:
         """Tokens of everything up to where the first reply starts.

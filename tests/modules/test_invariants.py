@@ -1,0 +1,206 @@
+"""What must not change the gradient: micro-batches, padding, and all that was not sampled.
+
+And what must agree: the log-probs of sampling and of training.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests import toy
+from vagentrl.engine import Sampling
+from vagentrl.engines import TransformersEngine
+from vagentrl.losses import Aggregation, PPOClip, value_loss
+from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.critic import CriticModule
+from vagentrl.rollout.collate import collate
+from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.loader import MinibatchLoader
+from vagentrl.rollout.workers import WorkerPool
+from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
+
+Gradients = dict[str, Tensor]
+text_and_images = pytest.mark.parametrize("images", [False, True], ids=["text", "images"])
+
+
+class Agent(nn.Module):
+    """Actor and critic, in float64: what differs then, differs for a reason."""
+
+    def __init__(self, images: bool) -> None:
+        super().__init__()
+        policy = toy.model(images, torch.float64)
+        backbone = toy.model(images, torch.float64).base_model
+        self.actor = ActorModule(policy, toy.renderer().banned_ids)
+        self.critic = CriticModule(policy, backbone)  # pyright: ignore
+        nn.init.normal_(self.critic.value_head.weight)
+
+    def loss(self, part: TrainBatch) -> Tensor:
+        """As `AgentModule` has it."""
+        states = self.actor.states(part.rollout)
+        logprobs, entropy = self.actor.logprobs(states, part.rollout, with_entropy=True)
+        scores, credit = part.scores, part.credit
+        assert entropy is not None and scores.values is not None and credit.returns is not None
+        per_token = PPOClip()(logprobs, scores.old_logprobs, credit.advantages) - 0.1 * entropy
+        values = self.critic(part.rollout)
+        per_token = per_token + value_loss(values, scores.values, credit.returns, clip=0.5)
+        return (part.weights * per_token).sum()
+
+    def gradients(self, parts: list[TrainBatch]) -> Gradients:
+        """Summed over the parts; parameters by name."""
+        self.zero_grad()
+        for part in parts:
+            self.loss(part).backward()
+        return {name: p.grad.clone() for name, p in self.named_parameters() if p.grad is not None}
+
+
+def batch(images: bool) -> RolloutBatch:
+    """Seven rows of unlike lengths, one without images; two of them are one trajectory."""
+    played = [
+        toy.play([toy.GO, toy.WAIT, toy.GO], seed=1, images=images),
+        toy.play([toy.WAIT] * 2, seed=2, images=images, turn_limit=2),
+        toy.play([toy.GO], seed=0),
+        toy.play([toy.GO] * 4, seed=3, images=images),
+        toy.play([toy.GO] * 2, seed=1, images=images),
+        toy.play([toy.WAIT, toy.GO], seed=0, images=images),
+        toy.play([toy.GO] * 3, seed=2, images=images),
+    ]
+    rollout = collate(played, toy.renderer(images), temperature=0.9, context_length=512)
+    return replace(rollout, trajectory_ids=torch.tensor([0, 1, 2, 3, 3, 4, 5]))
+
+
+def learned_from(agent: Agent, rollout: RolloutBatch) -> tuple[Scores, Credit]:
+    """Scores near the agent's own, so that some ratios and values are clipped and others not."""
+    with torch.no_grad():
+        old, values = agent.actor(rollout), agent.critic(rollout)
+    noise = torch.randn(3, *old.shape, dtype=torch.float64)
+    old = (old + 0.2 * noise[0]) * rollout.action_mask
+    return Scores(old, values=values + noise[1]), Credit(noise[2], values + noise[0])
+
+
+def serve(
+    agent: Agent, images: bool, mode: str, *, minibatch_size: int, micro_batch_size: int
+) -> list[list[TrainBatch]]:
+    """Minibatches as micro-batches; the same rows whatever the micro-batch size."""
+    torch.manual_seed(0)
+    rollout = batch(images)
+    loader = MinibatchLoader(
+        rollout,
+        *learned_from(agent, rollout),
+        Aggregation(mode),  # pyright: ignore
+        minibatch_size=minibatch_size,
+        micro_batch_size=micro_batch_size,
+        passes=1,
+        seed=3,
+    )
+    parts, step = list(loader), loader.accumulate
+    return [parts[start : start + step] for start in range(0, len(parts), step)]
+
+
+def whole(images: bool, mode: str) -> tuple[Agent, TrainBatch]:
+    agent = Agent(images)
+    [[part]] = serve(agent, images, mode, minibatch_size=7, micro_batch_size=7)
+    return agent, part
+
+
+@text_and_images
+@pytest.mark.parametrize("mode", ["token_mean", "trajectory_mean"])
+def test_micro_batches_add_up_to_the_minibatch(images: bool, mode: str):
+    agent = Agent(images)
+
+    def gradients(micro_batch_size: int) -> list[Gradients]:
+        # 7 rows make minibatches of 4 and 3: one by one, the second is filled up
+        served = serve(agent, images, mode, minibatch_size=4, micro_batch_size=micro_batch_size)
+        return [agent.gradients(parts) for parts in served]
+
+    wanted = gradients(4)
+    assert len(wanted) == 2
+    assert all(gradient.any() for gradient in wanted[0].values())
+    for micro_batch_size in (1, 3):
+        torch.testing.assert_close(gradients(micro_batch_size), wanted)
+
+
+@text_and_images
+def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
+    agent, part = whole(images, "token_mean")
+
+    def pad(tensor: Tensor) -> Tensor:
+        return nn.functional.pad(tensor, (0, 5))
+
+    scores, credit = part.scores, part.credit
+    assert scores.values is not None and credit.returns is not None
+    per_token = ("input_ids", "attention_mask", "action_mask", "turn_ids", "rewards")
+    wider = TrainBatch(
+        replace(
+            part.rollout,
+            **{name: pad(getattr(part.rollout, name)) for name in per_token},
+            rollout_logprobs=pad(part.rollout.rollout_logprobs),
+        ),
+        Scores(pad(scores.old_logprobs), values=pad(scores.values)),
+        Credit(pad(credit.advantages), pad(credit.returns)),
+        pad(part.weights),
+    )
+    torch.testing.assert_close(agent.loss(wider), agent.loss(part))
+    torch.testing.assert_close(agent.gradients([wider]), agent.gradients([part]))
+
+
+@text_and_images
+def test_what_is_noted_about_observed_tokens_changes_neither_loss_nor_gradient(images: bool):
+    agent, part = whole(images, "trajectory_mean")
+    mask = part.rollout.action_mask
+
+    def disturb(tensor: Tensor) -> Tensor:
+        return tensor.where(mask, 100 * torch.randn(tensor.shape, dtype=tensor.dtype))
+
+    scores, credit = part.scores, part.credit
+    assert scores.values is not None and credit.returns is not None
+    other = replace(
+        part,
+        scores=Scores(disturb(scores.old_logprobs), values=disturb(scores.values)),
+        credit=Credit(disturb(credit.advantages), disturb(credit.returns)),
+    )
+    torch.testing.assert_close(agent.loss(other), agent.loss(part))
+    torch.testing.assert_close(agent.gradients([other]), agent.gradients([part]))
+
+
+def test_what_is_observed_last_changes_neither_loss_nor_gradient():
+    """It is there for the value that a truncated episode is bootstrapped from, not to learn."""
+    agent, part = whole(images=False, mode="token_mean")
+    after = part.rollout.action_mask.long().flip(-1).cummax(-1).values.flip(-1) == 0
+    ids = part.rollout.input_ids
+    assert (after & part.rollout.attention_mask).any()
+    other = replace(part, rollout=replace(part.rollout, input_ids=ids.where(~after, 42)))
+    torch.testing.assert_close(agent.loss(other), agent.loss(part))
+    torch.testing.assert_close(agent.gradients([other]), agent.gradients([part]))
+
+
+def test_a_banned_token_has_no_part_in_the_gradient_of_the_head():
+    agent = Agent(images=False)
+    policy = agent.actor.policy
+    policy.lm_head.weight = nn.Parameter(policy.lm_head.weight.detach().clone())  # untied
+    [[part]] = serve(agent, False, "token_mean", minibatch_size=7, micro_batch_size=7)
+    gradient = agent.gradients([part])["actor.policy.lm_head.weight"]
+    banned = sorted(toy.renderer().banned_ids)
+    assert not gradient[banned].any()
+    assert gradient.any()
+
+
+@text_and_images
+def test_training_scores_what_was_sampled_as_it_was_sampled(images: bool):
+    renderer, policy = toy.renderer(images), toy.model(images)
+    engine = TransformersEngine()
+    engine.prepare(renderer.vocabulary(512))
+    engine.update_weights(policy, version=0)
+    pools = {"toy": WorkerPool(partial(toy.Countdown, images), "toy")}
+    played = Collector(engine, renderer, pools, 512).collect(
+        [Episode("toy", number, number, number) for number in range(4)],
+        Sampling(temperature=0.8, max_tokens=12),
+    )
+    rollout = collate(played, renderer, temperature=0.8, context_length=512)
+    sampled = [id for turn in played[0].turns for id in turn.reply_ids]
+    assert rollout.input_ids[0, rollout.action_mask[0]].tolist() == sampled
+    with torch.no_grad():
+        logprobs = ActorModule(policy, renderer.banned_ids)(rollout)
+    torch.testing.assert_close(logprobs, rollout.rollout_logprobs, atol=2e-5, rtol=0)

@@ -1,0 +1,34 @@
+"""Know where a run starts from and where it gets to."""
+
+from __future__ import annotations
+
+from lightning import Callback, LightningModule, Trainer
+
+
+class EvaluateAtEnds(Callback):
+    """Evaluates before the first update and after the last one, whatever lies between.
+
+    Lightning alone evaluates after updates only, and not after the last if that is not one of
+    every n. A resumed run is not evaluated again where it takes up.
+    """
+
+    def __init__(self) -> None:
+        self._evaluated: int | None = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = pl_module.iteration  # pyright: ignore
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if pl_module.iteration == 0:  # pyright: ignore
+            _evaluate(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._evaluated != pl_module.iteration:  # pyright: ignore
+            _evaluate(trainer)
+
+
+def _evaluate(trainer: Trainer) -> None:
+    # what the loop itself does between two training batches
+    trainer.validating = True
+    trainer.fit_loop.epoch_loop.val_loop.run()
+    trainer.training = True
