@@ -28,6 +28,7 @@ _IDLE_WARNINGS = (
     r"LightningCLI's args parameter",  # they are the same ones: the dispatcher read them first
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's own use
     r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_policy`
+    r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
 _IDLE_MESSAGES = ("litlogger", "`Trainer.fit` stopped: `max_epochs=")
@@ -105,7 +106,8 @@ class _CheckCLI(VagentCLI):
         trainer = self.config.trainer
         wanted = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         print("trainer:", *(f"{name} {trainer[name]}," for name in wanted), "checked on one CPU")
-        trainer.update(accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision=None)
+        for name, value in zip(wanted, ("cpu", 1, 1, "auto", None), strict=True):
+            trainer[name] = value
 
 
 def run_trainer(args: Sequence[str]) -> None:

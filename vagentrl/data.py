@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -92,9 +93,7 @@ class RolloutDataModule(LightningDataModule):
         self.micro_batch_size = micro_batch_size
         self.passes = passes
         self.val_episodes = val_episodes
-        self.val_sampling = val_sampling or Sampling(
-            temperature=0.5, top_p=sampling.top_p, max_tokens=sampling.max_tokens
-        )
+        self.val_sampling = val_sampling or replace(sampling, temperature=0.5)
         self.worker_kind: Literal["thread", "process"] = workers
         self.max_workers = max_workers
         self.timeout_s = timeout_s

@@ -29,7 +29,8 @@ class KLControl(AgentCallback):
             has no gradient in expectation: k2 or k3 belong there.
         target: KL per token to steer towards (Ziegler et al. 2019, "Fine-tuning language models
             from human preferences", section 2.2); None keeps the coefficient.
-        horizon: Episodes over which an adaptive coefficient may change by its own size.
+        horizon: Slowness of an adaptive coefficient: in as many episodes it changes by a fifth at
+            most.
     """
 
     def __init__(
@@ -49,7 +50,10 @@ class KLControl(AgentCallback):
             )
         if target is not None and target <= 0:
             raise ConfigError(f"KLControl.target is {target}; give a KL per token above 0, or null")
+        if horizon < 1:
+            raise ConfigError(f"KLControl.horizon is {horizon}; give a number of episodes")
         self.coefficient = coefficient
+        self._next_coefficient = coefficient
         self.place = place
         self.estimator: Literal["k1", "k2", "k3"] = estimator
         self.target = target
@@ -66,14 +70,19 @@ class KLControl(AgentCallback):
         kl = float(penalty.sum() / mask.sum())
         agent.record("rollout/kl", kl)
         agent.record("rollout/kl_coefficient", self.coefficient)
-        coefficient = self.coefficient
-        if self.target is not None:
-            error = min(max(kl / self.target - 1, -0.2), 0.2)
-            episodes = int(rollout.trajectory_ids.max()) + 1
-            self.coefficient *= 1 + error * episodes / self.horizon
+        self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
         if self.place == "loss":
             return rollout
-        return replace(rollout, rewards=rollout.rewards - coefficient * penalty)
+        return replace(rollout, rewards=rollout.rewards - self.coefficient * penalty)
+
+    def _steer(self, kl: float, episodes: int) -> float:
+        if self.target is None:
+            return self.coefficient
+        error = min(max(kl / self.target - 1, -0.2), 0.2)
+        return self.coefficient * (1 + error * episodes / self.horizon)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.coefficient = self._next_coefficient  # not before the whole update used the old one
 
     def policy_loss_term(
         self, agent: AgentModule, batch: TrainBatch, logprobs: Tensor
@@ -84,7 +93,9 @@ class KLControl(AgentCallback):
         return self.coefficient * kl_estimate(logprobs, batch.scores.ref_logprobs, self.estimator)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"coefficient": self.coefficient}
+        return {"coefficient": self.coefficient, "next_coefficient": self._next_coefficient}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.coefficient = state_dict["coefficient"]
+        if self.target is not None:  # a fixed one is what the configuration says now
+            self.coefficient = state_dict["coefficient"]
+            self._next_coefficient = state_dict["next_coefficient"]

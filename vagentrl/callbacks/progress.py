@@ -40,9 +40,10 @@ class IterationProgress(ProgressBar, AgentCallback):
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
         self.seconds_between_lines = seconds_between_lines
-        self._ended = 0
-        self._written = -math.inf
         self._enabled = True
+        self._ended = 0
+        self._evaluated = False
+        self._written = -math.inf
 
     def disable(self) -> None:
         self._enabled = False
@@ -72,15 +73,14 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._bar.set_description_str(text, refresh=False)
         self._bar.update(0)  # draws, but not more often than a person can read
 
-    def _numbers(self, trainer: Trainer, *, news: bool) -> None:
-        """Show the metrics: on the bar, or on a line of their own if they are news or it is time."""
+    def _numbers(self, trainer: Trainer) -> None:
         metrics = trainer.callback_metrics
         shown = {k: f"{float(metrics[n]):.3g}" for k, n in _SHOWN.items() if n in metrics}
         self._bar.set_postfix(shown)
         now = time.monotonic()
-        due = news or now - self._written >= self.seconds_between_lines
-        if self._bar.disable and self._enabled and due and trainer.state.fn == "fit":
-            self._written = now
+        due = self._evaluated or now - self._written >= self.seconds_between_lines
+        if self._bar.disable and self._enabled and due:
+            self._evaluated, self._written = False, now
             iteration: int = trainer.lightning_module.iteration  # pyright: ignore
             numbers = (f"{name} {value}" for name, value in shown.items())
             line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
@@ -101,6 +101,8 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
+        if self._evaluated:  # before the first iteration
+            self._numbers(trainer)
 
     def on_train_batch_end(
         self,
@@ -114,19 +116,18 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._bar.update()
-        self._numbers(trainer, news=False)
+        self._numbers(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
-        self._numbers(trainer, news=True)
-
-    on_test_start = on_validation_start
-    on_test_end = on_validation_end
+        self._evaluated = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._evaluated:  # after the last iteration
+            self._numbers(trainer)
         self._bar.close()
 
     def on_exception(

@@ -105,33 +105,36 @@ def _snapshot(trainer: Trainer, *prefixes: str) -> Metrics:
 
 def _draw(evaluations: list[Metrics], iterations: list[Metrics], path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_success(left, evaluations, iterations)
-    right.plot(*_curve(iterations, "rollout/return"), color="tab:green")
-    right.set(title="Return of training episodes", xlabel="iteration", ylabel="return")
+    right.plot(*_curve(iterations, "rollout/return"), ".-", color="tab:green")
+    right.set(title="Return of training episodes", ylabel="return")
     for axes in (left, right):
+        axes.set_xlabel("iteration")
+        axes.set_xlim(0, iterations[-1]["iteration"])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
 
 def _draw_success(axes: Axes, evaluations: list[Metrics], iterations: list[Metrics]) -> None:
-    axes.plot(*_curve(iterations, "rollout/success_rate"), color="0.7", label="training episodes")
+    axes.plot(*_curve(iterations, "rollout/success_rate"), ".-", color="0.75", label="training")
+    title = "Success rate"
     if evaluations:
         steps, rates = _curve(evaluations, "val/success_rate")
-        axes.plot(steps, rates, "o-", color="tab:blue", label="held-out episodes")
+        _, low = _curve(evaluations, "val/success_rate_low")
+        _, high = _curve(evaluations, "val/success_rate_high")
         axes.fill_between(
-            steps,
-            _curve(evaluations, "val/success_rate_low")[1],
-            _curve(evaluations, "val/success_rate_high")[1],
-            color="tab:blue",
-            alpha=0.15,
-            linewidth=0,
-            label="95 % interval",
+            steps, low, high, color="tab:blue", alpha=0.15, linewidth=0, label="95 % interval"
         )
-    axes.set(title="Success rate", xlabel="iteration", ylabel="success", ylim=(0, 1))
-    axes.legend(loc="best")
+        axes.plot(steps, rates, "o-", color="tab:blue", label="held-out", clip_on=False)
+        title += f": {rates[0]:.2f} before, {rates[-1]:.2f} after"
+    axes.set(title=title, ylabel="share of episodes solved", ylim=(0, 1))
+    axes.legend(loc="best", frameon=False)
 
 
 def _curve(records: list[Metrics], name: str) -> tuple[list[float], list[float]]:

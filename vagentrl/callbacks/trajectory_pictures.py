@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vagentrl.data import TRAIN
 from vagentrl.errors import ConfigError
@@ -17,6 +17,7 @@ from vagentrl.viewer.pictures import episode_strip, text_frame
 if TYPE_CHECKING:
     from vagentrl.types import Observation, Trajectory, Turn
 
+FRAMES_PER_ROW = 6
 FRAME_WIDTH = 224
 """Pixels that a frame is enlarged to at least, so that its caption has room."""
 
@@ -59,29 +60,41 @@ class TrajectoryPictures(Callback):
         for number, trajectory in enumerate(played[: self.episodes]):
             trainer.logger.experiment.add_image(
                 f"{where}/episode_{number}",
-                np.asarray(trajectory_strip(trajectory)),
+                np.asarray(trajectory_picture(trajectory)),
                 iteration,
                 dataformats="HWC",
             )
 
 
-def trajectory_strip(trajectory: Trajectory) -> Image.Image:
-    """One picture of a trajectory: a frame per turn, with the reply and the reward under it."""
+def trajectory_picture(trajectory: Trajectory) -> Image.Image:
+    """A frame per turn with the reply and the reward under it, and how the episode ended."""
     frames = [_frame(turn.observation) for turn in trajectory.turns]
     captions = [_caption(turn) for turn in trajectory.turns]
     if trajectory.final_observation is not None:
         frames.append(_frame(trajectory.final_observation))
         captions.append(f"{trajectory.stop}\nreturn {trajectory.total_reward:+.2f}")
-    return episode_strip(frames, captions)
+    starts = range(0, len(frames), FRAMES_PER_ROW)
+    rows = [slice(start, start + FRAMES_PER_ROW) for start in starts]
+    return _stacked([episode_strip(frames[row], captions[row]) for row in rows])
+
+
+def _stacked(strips: Sequence[Image.Image]) -> Image.Image:
+    width, height = max(s.width for s in strips), sum(s.height for s in strips)
+    picture = Image.new("RGB", (width, height), "white")
+    top = 0
+    for strip in strips:
+        picture.paste(strip, (0, top))
+        top += strip.height
+    return picture
 
 
 def _frame(observation: Observation) -> Image.Image:
     if not observation.images:
-        return text_frame(observation.text)
+        text = text_frame(observation.text)
+        size = (max(text.width, FRAME_WIDTH), text.height)
+        return ImageOps.pad(text, size, color="white", centering=(0, 0))
     image = observation.images[-1]
-    factor = -(-FRAME_WIDTH // image.width)
-    size = (factor * image.width, factor * image.height)
-    return image.resize(size, Image.Resampling.NEAREST) if factor > 1 else image
+    return ImageOps.scale(image, max(1, -(-FRAME_WIDTH // image.width)), Image.Resampling.NEAREST)
 
 
 def _caption(turn: Turn) -> str:

@@ -318,6 +318,11 @@ class AgentModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["iteration"] = self.iteration
+        weights = checkpoint["state_dict"]
+        for name in [name for name in weights if name.startswith("reference.")]:
+            del weights[name]  # it is frozen: as it was loaded, so it will be
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.iteration = checkpoint["iteration"]
+        if self.reference is not None:
+            checkpoint["state_dict"] |= self.reference.state_dict(prefix="reference.")

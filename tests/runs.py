@@ -1,0 +1,73 @@
+"""Whole runs of the toy task, through the command line's own code."""
+
+import hashlib
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from tests import toy
+from vagentrl.commands import VagentCLI
+from vagentrl.models.tiny import build_image_processor, build_model
+
+TOY_RUN = Path(__file__).parent / "data" / "toy_run.yaml"
+_FOLDERS = TemporaryDirectory(prefix="vagentrl-tests-")
+
+
+@cache
+def checkpoint(images: bool = False) -> str:
+    """Folder of a model that can play the toy task, badly."""
+    folder = Path(_FOLDERS.name) / ("images" if images else "text")
+    shape = replace(toy.shape(images), context_length=1024)
+    torch.manual_seed(0)
+    parts: list[Any] = [build_model(shape, toy.tokenizer()), toy.tokenizer()]
+    for part in [*parts, *([build_image_processor(shape)] if images else [])]:
+        part.save_pretrained(folder)
+    return str(folder)
+
+
+def arguments(*overrides: str, images: bool = False) -> list[str]:
+    """What to say after ``vagentrl fit`` for the toy run."""
+    shown = ["--data.env.init_args.images", str(images).lower()]
+    return ["--config", str(TOY_RUN), "--model.policy", checkpoint(images), *shown, *overrides]
+
+
+def prepare(*overrides: str, images: bool = False) -> VagentCLI:
+    """The toy run's trainer, module and datamodule, before anything is run."""
+    return VagentCLI(arguments(*overrides, images=images), run=False)
+
+
+def fit(*overrides: str, images: bool = False) -> VagentCLI:
+    """Run ``vagentrl fit``."""
+    return VagentCLI(["fit", *arguments(*overrides, images=images)])
+
+
+def folder(cli: VagentCLI) -> Path:
+    """Where the run wrote."""
+    return Path(cli.trainer.log_dir or "")
+
+
+def summary(cli: VagentCLI) -> dict[str, Any]:
+    return json.loads((folder(cli) / "summary.json").read_text())
+
+
+def events(cli: VagentCLI) -> EventAccumulator:
+    """What the run told TensorBoard."""
+    accumulator = EventAccumulator(str(folder(cli)), size_guidance={"scalars": 0, "images": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Equal for modules that are equal bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
