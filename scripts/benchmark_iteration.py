@@ -40,13 +40,13 @@ def matmul_rate(width: int, inner: int, rows: int = 1024, seconds: float = 1.0) 
     a, b = torch.randn(rows, width), torch.randn(width, inner)
     count, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
-        a @ b
+        torch.mm(a, b)
         count += 1
     return count * rows * width * inner / (time.perf_counter() - started)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Where the seconds of an iteration go.")
     parser.add_argument("--config", required=True)
     parser.add_argument("--iterations", type=int, default=5)
     known, overrides = parser.parse_known_args()
@@ -78,7 +78,9 @@ def _bound(agent, passes: int, median: dict[str, float], total: float) -> str:
     rate = matmul_rate(config.hidden_size, config.intermediate_size)
     models = [m for m in (agent.actor, agent.critic, agent.reference) if m is not None]
     scored = sum(sum(p.numel() for p in m.parameters()) for m in models)
-    trained = sum(sum(p.numel() for p in m.parameters()) for m in models if m is not agent.reference)
+    trained = sum(
+        sum(p.numel() for p in m.parameters()) for m in models if m is not agent.reference
+    )
     products = median["tokens"] * (scored + 3 * passes * trained)  # backward is twice forward
     needed = products / rate
     return (

@@ -64,12 +64,14 @@ def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Several runs of each recipe in one table.")
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("runs", nargs="+", metavar="LABEL=PATTERN")
     arguments = parser.parse_args()
     recipes = {label: load(pattern) for label, pattern in (r.split("=", 1) for r in arguments.runs)}
-    print("| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |")
+    print(
+        "| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |"
+    )
     print("|---|---|---|---|---|---|---|")
     for label, runs in recipes.items():
         print(row(label, runs))

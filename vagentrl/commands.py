@@ -98,7 +98,7 @@ class _CheckCLI(VagentCLI):
             "--model_config",
             type=str | None,
             default=None,
-            help="folder with the config.json of the policy, where the policy itself is not at hand",
+            help="folder with the policy's config.json, where its weights are not at hand",
         )
 
     def before_instantiate_classes(self) -> None:

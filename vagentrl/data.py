@@ -147,7 +147,7 @@ class RolloutDataModule(LightningDataModule):
         if self._loader is None or self._loader[0] != agent.iteration:  # a resume asks twice
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
-        self.trainer.accumulate_grad_batches = loader.accumulate
+        self.trainer.accumulate_grad_batches = loader.accumulate  # pyright: ignore
         return loader
 
     def _iterate(self, agent: AgentModule) -> MinibatchLoader:
@@ -235,7 +235,12 @@ class RolloutDataModule(LightningDataModule):
             "rollout/tokens_per_s": (engine.sampled_tokens - tokens) / wall,
         }
         if failed := [t for t in trajectories if t.error is not None]:
-            log.warning("%d of %d episodes failed; the first: %s", len(failed), len(episodes), failed[0].error)
+            log.warning(
+                "%d of %d episodes failed; the first: %s",
+                len(failed),
+                len(episodes),
+                failed[0].error,
+            )
         return trajectories
 
 

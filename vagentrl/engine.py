@@ -123,5 +123,5 @@ class Engine(ABC):
             EngineError: When the request cannot be answered; other requests go on.
         """
 
-    def release(self, session: int) -> None:
+    def release(self, session: int) -> None:  # noqa: B027 (most engines keep nothing)
         """The episode is over: forget what was kept for it."""

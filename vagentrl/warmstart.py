@@ -23,14 +23,22 @@ from torch.utils.data import DataLoader, IterableDataset
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
 from vagentrl.data import TRAIN, RolloutDataModule
-from vagentrl.environment import Environment, held_out_seed, train_seed
+from vagentrl.environment import Environment, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.agent import AgentModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, RolloutBatch, StepResult, Trajectory, Turn
+from vagentrl.types import (
+    IMAGE_PLACEHOLDER,
+    Observation,
+    Reply,
+    RolloutBatch,
+    StepResult,
+    Trajectory,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,9 +91,7 @@ class Demonstration:
     replies: tuple[str, ...]
 
 
-def demonstrate(
-    environment: Environment, demonstrator: Demonstrator, seed: int
-) -> Demonstration:
+def demonstrate(environment: Environment, demonstrator: Demonstrator, seed: int) -> Demonstration:
     """Play one episode with the demonstrator in the agent's seat."""
     rng = np.random.default_rng(seed)
     observations, replies = [environment.reset(seed)], []
@@ -149,9 +155,7 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
                 )
                 for seed in seeds.integers(2**60, size=self.batch_size)
             ]
-            yield collate(
-                batch, self.renderer, temperature=1.0, context_length=self.context_length
-            )
+            yield collate(batch, self.renderer, temperature=1.0, context_length=self.context_length)
 
 
 class CloneModule(LightningModule):
@@ -353,5 +357,5 @@ def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) 
             demonstration.observations, demonstration.replies, strict=True
         ):
             yield f"user\n{observation.text.replace(IMAGE_PLACEHOLDER, '')}"
-            yield f"assistant\n"
+            yield "assistant\n"
             yield reply

@@ -18,7 +18,8 @@ class CriticWarmup(AgentCallback):
     def __init__(self, iterations: int = 1) -> None:
         if iterations < 1:
             raise ConfigError(
-                f"CriticWarmup.iterations is {iterations}; give 1 or more, or leave the callback out"
+                f"CriticWarmup.iterations is {iterations};"
+                " give 1 or more, or leave the callback out"
             )
         self.iterations = iterations
 

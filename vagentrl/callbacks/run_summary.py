@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,10 @@ class RunSummary(Callback):
         """What ``summary.json`` holds."""
         summary: dict[str, Any] = {}
         if self._evaluations:
-            for when, metrics in (("before", self._evaluations[0]), ("after", self._evaluations[-1])):
+            for when, metrics in (
+                ("before", self._evaluations[0]),
+                ("after", self._evaluations[-1]),
+            ):
                 summary[f"val_success_{when}"] = metrics["val/success_rate"]
                 summary[f"val_success_{when}_95"] = [
                     metrics["val/success_rate_low"],

@@ -19,6 +19,8 @@ class ActorModule(LightningModule):
         banned_ids: Tokens that the engine never samples; they have no probability here either.
     """
 
+    banned_ids: Tensor
+
     def __init__(self, policy: PreTrainedModel, banned_ids: frozenset[int]) -> None:
         super().__init__()
         self.policy = policy

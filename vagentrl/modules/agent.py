@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
-from vagentrl.errors import ConfigError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.reference import ReferenceModule
-from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch, Trajectory
+from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class AgentModule(LightningModule):
         value_coef: float = 1.0,
         value_clip: float | None = 0.5,
         entropy_coef: float = 0.001,
-        optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
+        optimizer: AdamW = AdamW(),
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
         freeze_vision: bool = False,
@@ -131,7 +131,9 @@ class AgentModule(LightningModule):
         self.actor = ActorModule(policy, banned_ids)
         self.critic = None
         if self.advantage.needs_critic:
-            backbone = load().base_model if self.critic_kind == "own" else None
+            backbone = (
+                cast(PreTrainedModel, load().base_model) if self.critic_kind == "own" else None
+            )
             self.critic = CriticModule(policy, backbone)
         self.reference = ReferenceModule(load(), banned_ids) if self.needs_reference else None
 
@@ -177,9 +179,7 @@ class AgentModule(LightningModule):
         if scores.values is not None and credit.returns is not None:
             seen = rollout.action_mask
             error = (credit.returns - scores.values)[seen].var()
-            self.record(
-                "rollout/explained_variance", float(1 - error / credit.returns[seen].var())
-            )
+            self.record("rollout/explained_variance", float(1 - error / credit.returns[seen].var()))
         return rollout, scores, credit
 
     def score(self, rollout: RolloutBatch) -> Scores:
@@ -201,7 +201,9 @@ class AgentModule(LightningModule):
 
     # -------------------------------------------------------------------------------- learning
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
         return batch  # batches are made where the models are
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:

@@ -125,6 +125,7 @@ def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         Qwen3ForCausalLM,
     )
 
+    ids = tokenizer.get_vocab()
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": shape.hidden_size,
@@ -135,8 +136,8 @@ def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         "max_position_embeddings": shape.context_length,
         "tie_word_embeddings": True,
         "bos_token_id": None,
-        "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
-        "pad_token_id": tokenizer.convert_tokens_to_ids("<|endoftext|>"),
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
     }
     head_dim = shape.hidden_size // shape.heads
     if not shape.images:
@@ -165,9 +166,9 @@ def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrai
         },
         vision_config=vision,
         tie_word_embeddings=True,
-        image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
-        video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"),
-        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
-        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
     )
     return Qwen2_5_VLForConditionalGeneration(config)

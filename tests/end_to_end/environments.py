@@ -1,0 +1,31 @@
+"""Toy tasks that misbehave."""
+
+import time
+
+from tests.toy import Countdown
+from vagentrl.types import Observation, Reply, StepResult
+
+
+class Raising(Countdown):
+    """Breaks in the middle of some episodes."""
+
+    def step(self, reply: Reply) -> StepResult:
+        if self.luck % 2:
+            raise RuntimeError("the pipe burst")
+        return super().step(reply)
+
+
+class Hanging(Countdown):
+    """Never answers at the start of some episodes."""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        if transition_seed % 2:
+            time.sleep(3600)
+        return super().reset(seed, transition_seed)
+
+
+class AlwaysRaising(Countdown):
+    """Breaks at once."""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        raise RuntimeError("no water")

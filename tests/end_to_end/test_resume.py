@@ -1,0 +1,97 @@
+"""Stopping and going on is the same as never having stopped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Callback
+
+from tests import runs
+from vagentrl.cli import main
+from vagentrl.commands import VagentCLI
+
+ADAPTIVE = (
+    "--trainer.callbacks=vagentrl.callbacks.KLControl",
+    "--trainer.callbacks.target=0.01",
+    "--trainer.callbacks.horizon=10",
+    "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint",
+    "--trainer.callbacks.save_last=true",
+)
+
+
+def last_checkpoint(cli: VagentCLI) -> str:
+    return str(runs.folder(cli) / "checkpoints" / "last.ckpt")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        # Lightning then saves within the epoch, after the evaluation
+        (*ADAPTIVE, "--trainer.callbacks.save_on_train_epoch_end=false"),
+        ("--model.critic=shared", "--data.passes=2"),
+    ],
+    ids=["after-the-epoch", "within-the-epoch", "shared-critic"],
+)
+def test_two_and_two_iterations_are_four_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
+    every = "--trainer.check_val_every_n_epoch=1"
+    whole = runs.fit(*settings, every, "--trainer.max_epochs=4", images=True)
+    half = runs.fit(*settings, every, "--trainer.max_epochs=2", images=True)
+    path = ("--ckpt_path", last_checkpoint(half))
+    resumed = runs.fit(*settings, every, "--trainer.max_epochs=4", *path, images=True)
+    assert runs.fingerprint(half.model) != runs.fingerprint(whole.model)
+    assert runs.fingerprint(resumed.model) == runs.fingerprint(whole.model)
+    assert resumed.model.iteration == 4
+
+
+def test_a_resumed_run_keeps_the_history(run_dir: Path):
+    half = runs.fit()
+    resumed = runs.fit("--trainer.max_epochs=3", "--ckpt_path", last_checkpoint(half))
+    before, after = runs.summary(half), runs.summary(resumed)
+    assert [m["iteration"] for m in after["evaluations"]] == [0, 2, 3]
+    assert after["evaluations"][:2] == before["evaluations"]
+    assert (after["iterations"], after["episodes"]) == (3, 12)
+    assert after["seconds"]["total"] > before["seconds"]["total"] * 0.9  # the last save is earlier
+
+
+def test_the_adapted_coefficient_survives_and_a_fixed_one_is_as_configured(run_dir: Path):
+    half = runs.fit(*ADAPTIVE)
+    path = ("--ckpt_path", last_checkpoint(half))
+    resumed = runs.fit(*ADAPTIVE, "--trainer.max_epochs=3", *path)
+    seen = [
+        e.value
+        for run in (half, resumed)
+        for e in runs.events(run).Scalars("rollout/kl_coefficient")
+    ]
+    # no divergence in the first iteration: the error is clipped to -0.2, of 4 episodes of 10
+    assert seen[0] == pytest.approx(0.001)
+    assert seen[1] == pytest.approx(0.001 * (1 - 0.2 * 4 / 10))
+    assert seen[2] != seen[1]
+
+
+def test_a_checkpoint_holds_no_copy_of_the_reference(run_dir: Path):
+    saved = torch.load(last_checkpoint(runs.fit()), weights_only=True)["state_dict"]
+    assert {name.split(".")[0] for name in saved} == {"actor", "critic"}
+
+
+class FillTheDisk(Callback):
+    """From the second iteration on, checkpoints go to a device without room."""
+
+    def on_train_epoch_start(self, trainer, pl_module) -> None:
+        if pl_module.iteration == 1:
+            folder = Path(trainer.log_dir) / "checkpoints"
+            (folder / "epoch=1-step=4.ckpt.partial").symlink_to("/dev/full")
+
+
+def test_a_full_disk_ends_the_run_with_one_message_and_the_last_checkpoint_is_good(
+    run_dir: Path, capfd: pytest.CaptureFixture[str]
+):
+    full = "--trainer.callbacks+=tests.end_to_end.test_resume.FillTheDisk"
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *runs.arguments(full)])
+    message = str(ended.value.code)
+    assert message.startswith("vagentrl: VagentError: the checkpoint runs/toy/version_0/")
+    assert "No space left on device" in message
+    assert "Traceback" not in capfd.readouterr().err
+    good = "runs/toy/version_0/checkpoints/last.ckpt"
+    assert runs.fit("--trainer.max_epochs=3", "--ckpt_path", good).model.iteration == 3
