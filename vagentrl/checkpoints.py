@@ -30,7 +30,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
             partial.replace(target)
         except (OSError, RuntimeError) as error:
-            why = error.__context__ or error  # torch hides it behind a RuntimeError of its own
+            why: BaseException = error
+            while why.__context__ is not None:  # torch buries the cause under errors of its own
+                why = why.__context__
             written = partial.stat().st_size if partial.exists() else 0
             raise VagentError(
                 f"the checkpoint {target} could not be written ({why}); it stopped after "

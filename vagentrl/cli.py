@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
 
 from vagentrl import __version__
 from vagentrl.errors import VagentError
+
+COMMANDS = ("fit", "validate", "test", "check", "warmstart")
 
 HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
 
@@ -35,20 +38,23 @@ def main(args: Sequence[str] | None = None) -> None:
         print(__version__)
         return
     command, *rest = arguments
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        guess = f" (did you mean {close[0]}?)" if close else ""
+        raise SystemExit(f"vagentrl: there is no command {command!r}{guess}; see vagentrl --help")
     try:
-        if command in {"fit", "validate", "test"}:
-            from vagentrl.commands import run_trainer
-
-            run_trainer([command, *rest])
-        elif command == "check":
-            from vagentrl.commands import run_check
-
-            run_check(rest)
-        elif command == "warmstart":
-            from vagentrl.commands import run_warmstart
-
-            run_warmstart(rest)
-        else:
-            raise SystemExit(f"vagentrl: no command {command!r}; see vagentrl --help")
+        _run(command, rest)
     except VagentError as error:
         raise SystemExit(f"vagentrl: {type(error).__name__}: {error}") from error
+
+
+def _run(command: str, arguments: Sequence[str]) -> None:
+    from vagentrl import commands  # not before: it takes seconds
+
+    match command:
+        case "check":
+            commands.run_check(arguments)
+        case "warmstart":
+            commands.run_warmstart(arguments)
+        case _:
+            commands.run_trainer([command, *arguments])

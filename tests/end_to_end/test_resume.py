@@ -80,7 +80,7 @@ class FillTheDisk(Callback):
     def on_train_epoch_start(self, trainer, pl_module) -> None:
         if pl_module.iteration == 1:
             folder = Path(trainer.log_dir) / "checkpoints"
-            (folder / "epoch=1-step=4.ckpt.partial").symlink_to("/dev/full")
+            (folder / "epoch=1-step=2.ckpt.partial").symlink_to("/dev/full")
 
 
 def test_a_full_disk_ends_the_run_with_one_message_and_the_last_checkpoint_is_good(

@@ -81,8 +81,16 @@ class KLControl(AgentCallback):
         error = min(max(kl / self.target - 1, -0.2), 0.2)
         return self.coefficient * (1 + error * episodes / self.horizon)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.coefficient = self._next_coefficient  # not before the whole update used the old one
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: TrainBatch,
+        batch_idx: int,
+    ) -> None:
+        if trainer.is_last_batch:  # the whole update used the old one
+            self.coefficient = self._next_coefficient
 
     def policy_loss_term(
         self, agent: AgentModule, batch: TrainBatch, logprobs: Tensor

@@ -35,11 +35,10 @@ class IterationProgress(ProgressBar, AgentCallback):
         seconds_between_lines: How long is enough.
     """
 
-    _bar: tqdm
-
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
         super().__init__()
         self.seconds_between_lines = seconds_between_lines
+        self._bar = tqdm(disable=True)
         self._enabled = True
         self._ended = 0
         self._evaluated = False
@@ -115,7 +114,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._stage(f"update {batch_idx + 1}/{trainer.num_training_batches}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.update()
+        self._bar.n = pl_module.iteration  # pyright: ignore
         self._numbers(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -31,11 +31,28 @@ class RunSummary(Callback):
         self._seconds_before = 0.0
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "fit":
-            self._evaluations.append(_snapshot(trainer, "val/", "time/evaluate"))
+        if trainer.state.fn != "fit":
+            return
+        metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
+        wanted = {k: v for k, v in metrics.items() if k.startswith(("val/", "time/evaluate"))}
+        self._evaluations.append(_record(pl_module.iteration, wanted))  # pyright: ignore
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._iterations.append(_snapshot(trainer, "rollout/", "train/", "time/"))
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._update_started = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        # not when the epoch ends: a checkpoint may be saved before that
+        if trainer.is_last_batch:
+            update = {"time/update": time.perf_counter() - self._update_started}
+            report: Metrics = trainer.datamodule.report  # pyright: ignore
+            self._iterations.append(_record(pl_module.iteration + 1, report | update))  # pyright: ignore
 
     @rank_zero_only
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -96,14 +113,8 @@ class RunSummary(Callback):
         self._seconds_before = state_dict["seconds"]
 
 
-def _snapshot(trainer: Trainer, *prefixes: str) -> Metrics:
-    iteration: int = trainer.lightning_module.iteration  # pyright: ignore
-    metrics = {
-        name: round(float(value), 6)
-        for name, value in trainer.callback_metrics.items()
-        if name.startswith(prefixes)
-    }
-    return {"iteration": iteration} | metrics
+def _record(iteration: int, metrics: Metrics) -> Metrics:
+    return {"iteration": iteration} | {name: round(value, 6) for name, value in metrics.items()}
 
 
 def _draw(evaluations: list[Metrics], iterations: list[Metrics], path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Every recipe parses, and builds everything but the weights."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import runs
+from vagentrl.cli import main
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+WARMSTARTS = sorted((CONFIGS / "warmstart").glob("*.yaml"))
+RECIPES = sorted(set(CONFIGS.rglob("*.yaml")) - set(WARMSTARTS))
+QWEN = ROOT / "tests/data/qwen2_5_vl_3b"
+PUBLISHED = CONFIGS / "qwen/sokoban_vlm_3b.yaml"
+
+
+def name(path: Path) -> str:
+    return path.relative_to(CONFIGS).as_posix()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_builds(path: Path, capsys: pytest.CaptureFixture[str]):
+    policy = str(QWEN) if path.parent.name == "qwen" else runs.checkpoint("vlm" in path.name)
+    main(["check", "--config", str(path), "--model_config", policy])
+    printed = capsys.readouterr().out
+    assert "environment train: Sokoban" in printed
+    assert "everything but the weights can be built" in printed
+
+
+@pytest.mark.parametrize("path", WARMSTARTS, ids=name)
+def test_a_warm_start_parses(path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["warmstart", "--config", str(path), "--print_config"])
+    assert ended.value.code in (0, None)
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["output"] == yaml.safe_load(path.read_text())["output"]
+
+
+def test_the_published_model_has_its_published_size(capsys: pytest.CaptureFixture[str]):
+    main(["check", "--config", str(PUBLISHED), "--model_config", str(QWEN)])
+    printed = capsys.readouterr().out
+    assert "devices 4" in printed and "strategy deepspeed_stage_2" in printed
+    for model in ("actor", "reference"):
+        row = next(line.split() for line in printed.splitlines() if line.startswith(model))
+        assert row[1] == "3,754,622,976"  # as in the checkpoint's index on the hub
+
+
+def test_the_published_setting_is_the_published_one():
+    recipe = yaml.safe_load(PUBLISHED.read_text())
+    model, data = recipe["model"], recipe["data"]
+    assert data["groups"] * data["group_size"] == 128
+    assert data["minibatch_size"] == 32
+    assert data["sampling"] == {"temperature": 0.7, "top_p": 0.95, "max_tokens": 200}
+    assert data["env"]["init_args"]["turn_limit"] == 3
+    assert data["env"]["init_args"]["format"]["class_path"].endswith(".WorldModeling")
+    assert model["optimizer"] == {"actor_lr": "1e-6", "critic_lr": "1e-5"}  # YAML 1.1 text
+    assert model["advantage"]["init_args"] == {
+        "gamma": 1.0, "lam": 1.0, "turn_gamma": 0.95, "turn_lam": 1.0
+    }  # fmt: skip
+    assert model["policy_loss"]["init_args"] == {"clip_low": 0.2, "clip_high": 0.2}
+    assert (model["value_clip"], model["entropy_coef"]) == (0.5, 0.001)
+    assert recipe["trainer"]["max_epochs"] == 300
+    assert {"coefficient": 0.001, "place": "reward"} in [
+        callback.get("init_args") for callback in recipe["trainer"]["callbacks"]
+    ]
