@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
+from transformers.utils.logging import disable_progress_bar
 
 from tests import toy
 from vagentrl.commands import VagentCLI
 from vagentrl.models.tiny import build_image_processor, build_model
 
 TOY_RUN = Path(__file__).parent / "data" / "toy_run.yaml"
+disable_progress_bar()
 _FOLDERS = TemporaryDirectory(prefix="vagentrl-tests-")
 
 

@@ -89,7 +89,7 @@ def test_wrong_settings_are_refused_in_one_line_that_names_the_key(
 
 WRONG_LINES = {
     ("  groups: 2", "  grups: 2"): "there is no setting data.grups (did you mean data.groups?)",
-    ("model:", "modle:"): "there is no setting modle.advantage (did you mean model?)",
+    ("model:", "modle:"): "there is no setting modle.advantage.class_path (did you mean model?)",
     ("turn_limit: 2", "turn_limt: 2"): (
         "there is no setting data.env.init_args.turn_limt (did you mean turn_limit?)"
     ),

@@ -8,7 +8,8 @@ import pytest
 from tests import runs
 from vagentrl.cli import main
 
-GROUPS = ("--data.groups=4", "--data.group_size=4")
+SIXTEEN = ("--data.groups=4", "--data.group_size=4")
+ONE_ITERATION = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_what_cannot_work_ends_with_one_message(
     ("name", "settings", "why"),
     [
         ("Raising", [], "RuntimeError: the pipe burst"),
-        ("Hanging", ["--data.timeout_s=0.5"], "did not answer reset within 0.5 s"),
+        ("Hanging", ["--data.timeout_s=1"], "did not answer reset within 1 s"),
     ],
 )
 def test_an_environment_that_breaks_is_counted_and_shown_and_the_run_goes_on(
@@ -57,7 +58,7 @@ def test_an_environment_that_breaks_is_counted_and_shown_and_the_run_goes_on(
 ):
     env = f"--data.env=tests.end_to_end.environments.{name}"
     with caplog.at_level(logging.WARNING, "vagentrl.data"):
-        run = runs.fit(env, *GROUPS, *settings, "--trainer.max_epochs=1")
+        run = runs.fit(env, *SIXTEEN, *settings, *ONE_ITERATION)
     failed = runs.events(run).Scalars("rollout/failed")[0].value
     summary = runs.summary(run)
     assert 0 < failed < 1
@@ -67,6 +68,6 @@ def test_an_environment_that_breaks_is_counted_and_shown_and_the_run_goes_on(
 
 
 def test_replies_without_an_end_are_counted(run_dir: Path):
-    run = runs.fit("--data.sampling.max_tokens=1", "--trainer.max_epochs=1")
+    run = runs.fit("--data.sampling.max_tokens=1", *ONE_ITERATION)
     assert runs.events(run).Scalars("rollout/unfinished_replies")[0].value > 0.5
     assert runs.summary(run)["iterations"] == 1
