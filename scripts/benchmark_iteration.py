@@ -28,11 +28,13 @@ class _Timings(Callback):
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        batch = trainer.datamodule.train_dataloader().whole.rollout  # pyright: ignore
+        self._tokens = float(batch.attention_mask.sum())
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        batch = trainer.datamodule.train_dataloader().whole.rollout  # pyright: ignore
-        metrics["tokens"] = float(batch.attention_mask.sum())
-        self.rows.append(metrics)
+        self.rows.append(metrics | {"tokens": self._tokens})
 
 
 def matmul_rate(width: int, inner: int, rows: int = 1024, seconds: float = 1.0) -> float:

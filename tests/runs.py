@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from transformers.utils.logging import disable_progress_bar
@@ -48,6 +49,11 @@ def prepare(*overrides: str, images: bool = False) -> VagentCLI:
 def fit(*overrides: str, images: bool = False) -> VagentCLI:
     """Run ``vagentrl fit``."""
     return VagentCLI(["fit", *arguments(*overrides, images=images)])
+
+
+def callbacks(cli: VagentCLI) -> list[Callback]:
+    """The trainer's own list."""
+    return cli.trainer.callbacks  # pyright: ignore
 
 
 def folder(cli: VagentCLI) -> Path:

@@ -134,27 +134,27 @@ def test_all_settings_are_printed_as_a_configuration(capsys: pytest.CaptureFixtu
 
 
 def test_every_run_is_evaluated_summarised_shown_and_saved_whole():
-    trainer = runs.prepare("--trainer.callbacks=[]").trainer
-    kinds = {type(callback) for callback in trainer.callbacks}
+    run = runs.prepare("--trainer.callbacks=[]")
+    kinds = {type(callback) for callback in runs.callbacks(run)}
     assert kinds >= {EvaluateAtEnds, RunSummary, IterationProgress}
-    assert isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO)
+    assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpointIO)
 
 
 def test_what_a_configuration_brings_takes_the_place_of_the_default():
-    trainer = runs.prepare(
+    run = runs.prepare(
         "--trainer.callbacks=lightning.pytorch.callbacks.TQDMProgressBar",
         "--trainer.callbacks+=vagentrl.callbacks.RunSummary",
         "--trainer.plugins+=lightning.pytorch.plugins.io.TorchCheckpointIO",
-    ).trainer
-    bars = [callback for callback in trainer.callbacks if isinstance(callback, ProgressBar)]
+    )
+    bars = [callback for callback in runs.callbacks(run) if isinstance(callback, ProgressBar)]
     assert [type(bar) for bar in bars] == [TQDMProgressBar]
-    assert [type(callback) for callback in trainer.callbacks].count(RunSummary) == 1
-    assert type(trainer.strategy.checkpoint_io) is TorchCheckpointIO
+    assert [type(callback) for callback in runs.callbacks(run)].count(RunSummary) == 1
+    assert type(run.trainer.strategy.checkpoint_io) is TorchCheckpointIO
 
 
 def test_a_progress_bar_can_be_turned_off():
-    callbacks = runs.prepare("--trainer.enable_progress_bar=false").trainer.callbacks
-    assert not any(isinstance(callback, ProgressBar) for callback in callbacks)
+    run = runs.prepare("--trainer.enable_progress_bar=false")
+    assert not any(isinstance(callback, ProgressBar) for callback in runs.callbacks(run))
 
 
 def test_the_number_of_threads_is_set(monkeypatch: pytest.MonkeyPatch):

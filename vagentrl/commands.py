@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from transformers.utils.logging import disable_progress_bar
 
-from vagentrl.callbacks import EvaluateAtEnds, IterationProgress, RunSummary
+from vagentrl.callbacks import AgentCallback, EvaluateAtEnds, IterationProgress, RunSummary
 from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
 from vagentrl.modules.agent import AgentModule
@@ -50,6 +50,10 @@ class VagentCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
                 "default_root_dir": "runs",
+                "logger": {
+                    "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+                    "init_args": {"save_dir": "runs", "default_hp_metric": False},
+                },
                 "reload_dataloaders_every_n_epochs": 1,
                 "num_sanity_val_steps": 0,
                 "use_distributed_sampler": False,
@@ -121,7 +125,8 @@ def run_check(args: Sequence[str]) -> None:
     agent: AgentModule = cli.model  # pyright: ignore
     agent.policy_name = cli.config.model_config or agent.policy_name
     for callback in cli.trainer.callbacks:  # pyright: ignore
-        callback.setup(cli.trainer, agent, "fit")
+        if isinstance(callback, AgentCallback) and not isinstance(callback, ProgressBar):
+            callback.setup(cli.trainer, agent, "fit")
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())

@@ -76,9 +76,22 @@ class RolloutDataModule(LightningDataModule):
         seed: int = 1,
     ) -> None:
         super().__init__()
-        for name in ("groups", "group_size", "minibatch_size", "micro_batch_size", "passes"):
-            if (value := locals()[name]) < 1:
-                raise ConfigError(f"data.{name} is {value}; it must be at least 1")
+        counts = {
+            "groups": groups,
+            "group_size": group_size,
+            "minibatch_size": minibatch_size,
+            "micro_batch_size": micro_batch_size,
+            "passes": passes,
+            "val_episodes": val_episodes,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"data.{name} is {count}; it must be at least 1")
+        if TRAIN in (val_envs or {}):
+            raise ConfigError(
+                f"data.val_envs holds a {TRAIN!r}, which is what data.env is called; it is "
+                "evaluated anyway: give another environment another name"
+            )
         if sampling.temperature == 0:
             raise ConfigError(
                 "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "

@@ -40,7 +40,7 @@ def test_the_actor_is_bit_identical_until_the_warmup_is_over_and_then_learns(
         "--trainer.limit_val_batches=0",
     )
     watch = Watch()
-    run.trainer.callbacks.append(watch)
+    runs.callbacks(run).append(watch)
     run.trainer.fit(run.model, run.datamodule)
     before, first, second, third = watch.actors
     assert before == first == second != third

@@ -123,7 +123,7 @@ def replace_state(control: KLControl, coefficient: float) -> dict[str, Any]:
 def test_the_reference_is_there_only_when_something_needs_it():
     for override, needed in (("--trainer.callbacks=[]", False), ("--data.groups=2", True)):
         run = runs.prepare(override)
-        for callback in run.trainer.callbacks:
+        for callback in runs.callbacks(run):
             callback.setup(run.trainer, run.model, "fit")
         assert run.model.needs_reference is needed
 

@@ -19,6 +19,7 @@ ONE_ITERATION = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
         (["--data.env.init_args.images=true"], "shows an image but the model reads text only"),
         (["--data.context_length=20"], "but the model reads 20"),
         (["--data.groups=0"], "data.groups is 0"),
+        (["--data.val_envs={train: tests.toy.Countdown}"], "data.val_envs holds a 'train'"),
         (["--data.env=tests.end_to_end.environments.AlwaysRaising"], "RuntimeError: no water"),
         (
             ["--model.policy_loss=vagentrl.losses.PPOClip", "--model.policy_loss.clip_low=0.3"],
@@ -32,7 +33,7 @@ ONE_ITERATION = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
             "CriticWarmup is set but model.advantage (GroupRelative) uses no critic",
         ),
     ],
-    ids=["model", "text-only", "context", "groups", "all-fail", "clip", "warmup"],
+    ids=["model", "text-only", "context", "groups", "val-envs", "all-fail", "clip", "warmup"],
 )
 def test_what_cannot_work_ends_with_one_message(
     overrides: list[str], said: str, run_dir: Path, capfd: pytest.CaptureFixture[str]

@@ -147,6 +147,18 @@ def test_group_relative_credit_needs_neither_critic_nor_reference(run_dir: Path)
     assert not {"train/value_loss", "rollout/kl", "optim/critic_lr"} & set(tags)
 
 
+def test_other_environments_are_evaluated_under_their_names(run_dir: Path):
+    run = runs.fit(
+        "--data.val_envs={longer: {class_path: tests.toy.Countdown, init_args: {turn_limit: 3}}}",
+        "--trainer.callbacks=vagentrl.callbacks.TrajectoryPictures",
+        "--trainer.max_epochs=1",
+    )
+    events = runs.events(run)
+    assert [e.value for e in events.Scalars("val/turns")] == [2, 2]
+    assert [e.value for e in events.Scalars("val/longer/turns")] == [3, 3]
+    assert "val/longer/episode_0" in events.Tags()["images"]
+
+
 @pytest.mark.parametrize(
     "override",
     ["--trainer.logger=false", "--trainer.fast_dev_run=true", "--trainer.limit_val_batches=0"],

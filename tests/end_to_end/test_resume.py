@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning import Callback
+from lightning import Callback, LightningModule, Trainer
 
 from tests import runs
 from vagentrl.cli import main
@@ -77,9 +77,9 @@ def test_a_checkpoint_holds_no_copy_of_the_reference(run_dir: Path):
 class FillTheDisk(Callback):
     """From the second iteration on, checkpoints go to a device without room."""
 
-    def on_train_epoch_start(self, trainer, pl_module) -> None:
-        if pl_module.iteration == 1:
-            folder = Path(trainer.log_dir) / "checkpoints"
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == 1:
+            folder = Path(trainer.log_dir or "") / "checkpoints"
             (folder / "epoch=1-step=2.ckpt.partial").symlink_to("/dev/full")
 
 

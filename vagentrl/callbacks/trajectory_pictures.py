@@ -54,16 +54,13 @@ class TrajectoryPictures(Callback):
     def _draw(
         self, trainer: Trainer, iteration: int, where: str, trajectories: Sequence[Trajectory]
     ) -> None:
-        if not isinstance(trainer.logger, TensorBoardLogger):
-            return
+        boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         played = [trajectory for trajectory in trajectories if trajectory.turns]
-        for number, trajectory in enumerate(played[: self.episodes]):
-            trainer.logger.experiment.add_image(
-                f"{where}/episode_{number}",
-                np.asarray(trajectory_picture(trajectory)),
-                iteration,
-                dataformats="HWC",
-            )
+        for number, trajectory in enumerate(played[: self.episodes] if boards else ()):
+            picture = np.asarray(trajectory_picture(trajectory))
+            for board in boards:
+                tag = f"{where}/episode_{number}"
+                board.experiment.add_image(tag, picture, iteration, dataformats="HWC")
 
 
 def trajectory_picture(trajectory: Trajectory) -> Image.Image:

@@ -316,6 +316,9 @@ class AgentModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.log("step", float(self.iteration))
 
+    def on_test_epoch_end(self) -> None:
+        self.on_validation_epoch_end()
+
     # ------------------------------------------------------------------------------ checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

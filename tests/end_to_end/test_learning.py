@@ -1,0 +1,25 @@
+"""The shipped model learns: a part of the demo, with a margin far beyond chance."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from vagentrl.commands import VagentCLI
+
+CONFIG = Path(__file__).parents[2] / "configs" / "sokoban_vlm.yaml"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_six_iterations_on_pictures_raise_held_out_success(run_dir: Path):
+    shorter = (
+        "--trainer.max_epochs 6 --trainer.check_val_every_n_epoch 6 --data.val_episodes 128 "
+        "--model.optimizer.final_lr_scale 1"
+    )
+    cli = VagentCLI(["fit", "--config", str(CONFIG), *shorter.split()])
+    summary = runs.summary(cli)
+    # two seeds of the whole recipe stood at 0.62 and 0.63 after five iterations, from 0.36;
+    # the standard error of a rate over 128 episodes is 0.04
+    assert summary["val_success_before"] <= 0.45
+    assert summary["val_success_after"] >= summary["val_success_before"] + 0.1
