@@ -43,7 +43,7 @@ class Agent(nn.Module):
         logprobs, entropy = self.actor.logprobs(states, part.rollout, with_entropy=True)
         scores, credit = part.scores, part.credit
         assert entropy is not None and scores.values is not None and credit.returns is not None
-        per_token = PPOClip()(logprobs, scores.old_logprobs, credit.advantages) - 0.1 * entropy
+        per_token = PPOClip()(logprobs, part) - 0.1 * entropy
         values = self.critic(part.rollout)
         per_token = per_token + value_loss(values, scores.values, credit.returns, clip=0.5)
         return (part.weights * per_token).sum()

@@ -1,23 +1,37 @@
 """What is minimised: losses per token, and how much each token counts."""
 
 from vagentrl.losses.aggregation import Aggregation, AggregationMode, aggregation_weights
+from vagentrl.losses.cispo import CISPO, cispo
+from vagentrl.losses.gspo import GSPO, gspo, sequence_ratio
+from vagentrl.losses.importance import TruncatedImportance, importance_ratio
 from vagentrl.losses.kl import KLKind, kl_estimate
-from vagentrl.losses.policy import PolicyLoss, PPOClip, approximate_kl, clip_fraction, ppo_clip
+from vagentrl.losses.policy import PolicyLoss, approximate_kl
+from vagentrl.losses.ppo import PPOClip, clip_fraction, ppo_clip
 from vagentrl.losses.ratio import masked_mean, probability_ratio
+from vagentrl.losses.reinforce import Reinforce, reinforce
 from vagentrl.losses.value import value_loss
 
 __all__ = [
+    "CISPO",
+    "GSPO",
     "Aggregation",
     "AggregationMode",
     "KLKind",
     "PPOClip",
     "PolicyLoss",
+    "Reinforce",
+    "TruncatedImportance",
     "aggregation_weights",
     "approximate_kl",
+    "cispo",
     "clip_fraction",
+    "gspo",
+    "importance_ratio",
     "kl_estimate",
     "masked_mean",
     "ppo_clip",
     "probability_ratio",
+    "reinforce",
+    "sequence_ratio",
     "value_loss",
 ]

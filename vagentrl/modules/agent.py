@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
+from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
 from vagentrl.modules.actor import ActorModule
@@ -102,7 +103,7 @@ class AgentModule(LightningModule):
         self.freeze_vision = freeze_vision
         self.score_batch_size = score_batch_size
         self.iteration = 0  # those whose update is done
-        self.first_actor_iteration = 0
+        self.warmup = Warmup()
         self.needs_reference = False
 
     # ------------------------------------------------------------------------------- the models
@@ -154,7 +155,7 @@ class AgentModule(LightningModule):
     @property
     def actor_is_training(self) -> bool:
         """Whether this iteration changes the actor; CriticWarmup holds it off."""
-        return self.iteration >= self.first_actor_iteration
+        return self.iteration >= self.warmup.rounds
 
     def behaviours(self) -> Iterator[AgentCallback]:
         """The trainer's callbacks that take part in an iteration."""
@@ -167,10 +168,17 @@ class AgentModule(LightningModule):
     # --------------------------------------------------------------------------------- scoring
 
     @torch.no_grad()
-    def assess(self, rollout: RolloutBatch) -> tuple[RolloutBatch, Scores, Credit]:
-        """Score a collected batch, let behaviours adjust its rewards, and assign credit."""
+    def assess(
+        self, rollout: RolloutBatch, earlier: Scores | None = None
+    ) -> tuple[RolloutBatch, Scores, Credit]:
+        """Score a collected batch, let behaviours adjust its rewards, and assign credit.
+
+        Args:
+            rollout: The batch, its rewards as the environment gave them.
+            earlier: Its scores before the critic changed; the actor has not.
+        """
         with self.trainer.precision_plugin.forward_context():  # the first ratio is then exactly 1
-            scores = self.score(rollout)
+            scores = self.score(rollout, earlier)
         gap = (scores.old_logprobs - rollout.rollout_logprobs)[rollout.action_mask].abs()
         self.record("rollout/logprob_gap", float(gap.mean()))  # 0 when engine and trainer agree
         for behaviour in self.behaviours():
@@ -182,19 +190,28 @@ class AgentModule(LightningModule):
             self.record("rollout/explained_variance", float(1 - error / credit.returns[seen].var()))
         return rollout, scores, credit
 
-    def score(self, rollout: RolloutBatch) -> Scores:
-        """Log-probs, reference log-probs and values of all rows, without gradient."""
-        old = torch.zeros_like(rollout.rewards)
+    def score(self, rollout: RolloutBatch, earlier: Scores | None = None) -> Scores:
+        """Log-probs, reference log-probs and values of all rows, without gradient.
+
+        Args:
+            rollout: The rows.
+            earlier: Log-probs to keep; only values are read anew.
+        """
+        old = torch.zeros_like(rollout.rewards) if earlier is None else earlier.old_logprobs
         ref = torch.zeros_like(old) if self.reference is not None else None
+        if earlier is not None:
+            ref = earlier.ref_logprobs
         values = torch.zeros_like(old) if self.critic is not None else None
+        reads_actor = earlier is None or (self.critic is not None and self.critic.backbone is None)
         by_length = rollout.attention_mask.sum(-1).argsort()  # little padding in each pass
         for rows in by_length.split(self.score_batch_size):
             part = rollout.select(rows)
             columns = slice(0, part.input_ids.shape[1])
-            states = self.actor.states(part)
-            old[rows, columns] = self.actor.logprobs(states, part)[0]
-            if self.reference is not None and ref is not None:
-                ref[rows, columns] = self.reference(part)
+            states = self.actor.states(part) if reads_actor else None
+            if earlier is None and states is not None:
+                old[rows, columns] = self.actor.logprobs(states, part)[0]
+                if self.reference is not None and ref is not None:
+                    ref[rows, columns] = self.reference(part)
             if self.critic is not None and values is not None:
                 values[rows, columns] = self.critic(part, states)
         return Scores(old, ref, values)
@@ -206,8 +223,13 @@ class AgentModule(LightningModule):
     ) -> Any:
         return batch  # batches are made where the models are
 
-    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
-        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
+    def training_step(self, batch: TrainBatch | None, batch_idx: int) -> Tensor | None:
+        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's.
+
+        None, which steps nothing, when there is nothing to learn from.
+        """
+        if batch is None:
+            return None
         loss = batch.weights.new_zeros(())
         states = None
         if self.actor_is_training:
@@ -221,11 +243,10 @@ class AgentModule(LightningModule):
     def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
         assert entropy is not None
-        old, advantages = batch.scores.old_logprobs, batch.credit.advantages
         mask = batch.rollout.action_mask
-        per_token = self.policy_loss(logprobs, old, advantages)
+        per_token = self.policy_loss(logprobs, batch)
         with torch.no_grad():
-            metrics = self.policy_loss.metrics(logprobs, old, advantages, mask)
+            metrics = self.policy_loss.metrics(logprobs, batch)
             metrics["policy_loss"] = masked_mean(per_token, mask)
             metrics["entropy"] = masked_mean(entropy, mask)
         self._report(batch, metrics)
@@ -266,7 +287,7 @@ class AgentModule(LightningModule):
         settings = self.settings
         total = max(self.trainer.max_epochs or 1, 1)
         decay = 1 - (1 - settings.final_lr_scale) * min(self.iteration / total, 1)
-        trained = self.iteration - self.first_actor_iteration + 1
+        trained = self.iteration - self.warmup.rounds + 1
         warmup = min(trained / (settings.warmup_iterations + 1), 1) if trained > 0 else 0.0
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
@@ -289,7 +310,7 @@ class AgentModule(LightningModule):
                 f"optim/{group['name']}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1
             )
 
-    def on_train_batch_end(self, outputs: Any, batch: TrainBatch, batch_idx: int) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: TrainBatch | None, batch_idx: int) -> None:
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
             self.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)

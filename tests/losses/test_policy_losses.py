@@ -1,0 +1,77 @@
+"""What every policy loss must hold, whatever it clips."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.losses.batches import train_batch
+from vagentrl.losses import CISPO, GSPO, PolicyLoss, PPOClip, Reinforce, TruncatedImportance
+
+LOSSES = [
+    PPOClip(),
+    PPOClip(0.2, 0.28, dual_clip=3.0),
+    GSPO(),
+    GSPO(0.1, 0.2, sequence="row"),
+    CISPO(),
+    CISPO(0.2, 0.28),
+    Reinforce(),
+    PPOClip(importance=TruncatedImportance()),
+    GSPO(importance=TruncatedImportance("turn")),
+    CISPO(importance=TruncatedImportance("row", cap=5.0)),
+    Reinforce(importance=TruncatedImportance("token", cap=1.0)),
+]
+every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+
+# two turns of two tokens with an observed one between them; a turn of one token
+TURNS = torch.tensor([[-1, 0, 0, -1, 1, 1], [-1, -1, 0, -1, -1, -1]])
+MASK = TURNS >= 0
+
+
+def gradient(loss: PolicyLoss, logprobs: Tensor, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    """Of the sum over sampled tokens."""
+    logprobs = logprobs.clone().requires_grad_()
+    (loss(logprobs, train_batch(*args, **kwargs)) * MASK).sum().backward()
+    assert logprobs.grad is not None
+    return logprobs.grad
+
+
+@every_loss
+def test_the_first_step_is_the_policy_gradient(loss: PolicyLoss):
+    old, advantages = -torch.rand(2, 6), torch.randn(2, 6)
+    torch.testing.assert_close(
+        gradient(loss, old, old, advantages, turn_ids=TURNS), -advantages * MASK
+    )
+
+
+@every_loss
+def test_what_is_noted_about_observed_tokens_means_nothing(loss: PolicyLoss):
+    new, old, sampled = -torch.rand(3, 2, 6)
+    advantages = torch.randn(2, 6)
+    batch = train_batch(old, advantages, turn_ids=TURNS, sampled_with=sampled)
+    # differences of 1e4 would overflow, and infinity times a weight of 0 is NaN
+    worse = [tensor.where(MASK, -1e4) for tensor in (old, advantages, sampled)]
+    other = train_batch(worse[0], worse[1], turn_ids=TURNS, sampled_with=worse[2])
+    torch.testing.assert_close(loss(new, other)[MASK], loss(new, batch)[MASK])
+    torch.testing.assert_close(loss.metrics(new, other), loss.metrics(new, batch))
+    assert loss(new, other).isfinite().all()
+    grads = [gradient(loss, new, o, a, turn_ids=TURNS, sampled_with=s)
+             for o, a, s in ((old, advantages, sampled), worse)]  # fmt: skip
+    torch.testing.assert_close(*grads)
+
+
+@every_loss
+def test_each_row_has_its_own_loss(loss: PolicyLoss):
+    """So that rows may be dealt to micro-batches in any way."""
+    new, old, sampled = -torch.rand(3, 2, 6)
+    batch = train_batch(old, torch.randn(2, 6), turn_ids=TURNS, sampled_with=sampled)
+    for row in (0, 1):
+        part = batch.select(torch.tensor([row]))
+        torch.testing.assert_close(loss(new[[row]], part), loss(new, batch)[[row]])
+
+
+@every_loss
+def test_nothing_sampled_is_no_reason_to_fail(loss: PolicyLoss):
+    turns = torch.full((2, 6), -1)
+    batch = train_batch(-torch.rand(2, 6), torch.zeros(2, 6), turn_ids=turns)
+    assert loss(-torch.rand(2, 6), batch).isfinite().all()
+    assert all(metric.isfinite() for metric in loss.metrics(-torch.rand(2, 6), batch).values())
