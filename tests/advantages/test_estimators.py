@@ -12,9 +12,12 @@ from vagentrl.advantages import (
     AdvantageEstimator,
     BiLevelGAE,
     DualDiscountGAE,
+    GiGPO,
     GroupRelative,
     MaskedGAE,
+    ReinforcePlusPlus,
     TurnGAE,
+    TurnGroupRelative,
     bi_level_gae,
     whiten,
 )
@@ -50,11 +53,17 @@ ESTIMATORS = [
     DualDiscountGAE(token_gamma=0.9, token_lam=0.8, step_gamma=0.7, step_lam=0.6),
     GroupRelative(),
     GroupRelative(scale=None, baseline="leave_one_out"),
+    ReinforcePlusPlus(gamma=0.9),
+    ReinforcePlusPlus(gamma=0.9, baseline=True),
+    GiGPO(turn_gamma=0.9),
+    GiGPO(turn_gamma=0.9, step_coef=0.5, scale=None),
+    TurnGroupRelative(turn_gamma=0.9),
 ]
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
 
 def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[RolloutBatch, Scores]:
+    """A group knows two states, in which its members play in turns."""
     width = max(len(tokens) for _, tokens in rows)
     padded = torch.tensor([tokens + [(-1, 0.0, 0.0)] * (width - len(tokens)) for _, tokens in rows])
     turn_ids, rewards, values = padded[..., 0].long(), padded[..., 1], padded[..., 2]
@@ -62,14 +71,17 @@ def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[Rollou
     for n, (trajectory, tokens) in enumerate(rows):
         if tokens[-1] == END:
             bootstrap_index[trajectory] = n * width + len(tokens) - 1
+    trajectory_ids = torch.tensor([trajectory for trajectory, _ in rows])
+    group_of_row = torch.tensor(groups)[trajectory_ids][:, None]
     rollout = RolloutBatch(
         input_ids=torch.zeros_like(turn_ids),
         attention_mask=torch.ones_like(turn_ids, dtype=torch.bool),
         action_mask=turn_ids >= 0,
         turn_ids=turn_ids,
+        state_ids=torch.where(turn_ids < 0, -1, 2 * group_of_row + turn_ids % 2),
         rewards=rewards,
         rollout_logprobs=torch.zeros_like(rewards),
-        trajectory_ids=torch.tensor([trajectory for trajectory, _ in rows]),
+        trajectory_ids=trajectory_ids,
         group_ids=torch.tensor(groups),
         policy_version=torch.zeros(len(rows), dtype=torch.long),
         bootstrap_index=bootstrap_index,
@@ -171,9 +183,26 @@ def test_credit_carries_no_gradient():
     assert credit.returns is not None and not credit.returns.requires_grad
 
 
-def test_only_group_relative_needs_no_critic():
-    needs = {type(estimator): estimator.needs_critic for estimator in ESTIMATORS}
-    assert [kind for kind, needed in needs.items() if not needed] == [GroupRelative]
+def test_an_estimator_says_what_it_needs():
+    needs = {
+        name: (estimator.needs_critic, estimator.needs_groups, estimator.needs_episodes)
+        for estimator in ESTIMATORS
+        for name in [type(estimator).__name__]
+        if name != "ReinforcePlusPlus"
+    }
+    with_critic, grouped = (True, False, False), (False, True, True)
+    assert needs == {
+        "MaskedGAE": with_critic,
+        "TurnGAE": with_critic,
+        "BiLevelGAE": with_critic,
+        "DualDiscountGAE": with_critic,
+        "GroupRelative": grouped,
+        "GiGPO": grouped,
+        "TurnGroupRelative": grouped,
+    }
+    assert not ReinforcePlusPlus().needs_groups
+    assert ReinforcePlusPlus(baseline=True).needs_groups
+    assert ReinforcePlusPlus().needs_episodes and not ReinforcePlusPlus().needs_critic
 
 
 def test_a_missing_critic_is_named_with_its_remedy():
@@ -189,8 +218,12 @@ def test_a_missing_critic_is_named_with_its_remedy():
         (lambda: TurnGAE(turn_gamma=-0.1), "turn_gamma"),
         (lambda: BiLevelGAE(turn_lam=2.0), "turn_lam"),
         (lambda: DualDiscountGAE(step_gamma=float("nan")), "step_gamma"),
+        (lambda: ReinforcePlusPlus(gamma=1.1), "gamma"),
+        (lambda: GiGPO(turn_gamma=-1.0), "turn_gamma"),
+        (lambda: GiGPO(step_coef=-1.0), "step_coef"),
+        (lambda: TurnGroupRelative(turn_gamma=2.0), "turn_gamma"),
     ],
 )
-def test_a_discount_outside_0_to_1_is_refused_by_name(build, setting: str):
+def test_a_setting_that_cannot_work_is_refused_by_name(build, setting: str):
     with pytest.raises(ConfigError, match=f"^{setting} is "):
         build()

@@ -17,9 +17,14 @@ class AdvantageEstimator(ABC):
 
     Attributes:
         needs_critic: Whether ``scores.values`` is read.
+        needs_groups: Whether the members of a group are compared, so that one is not enough.
+        needs_episodes: Whether whole episodes are compared: without a critic nothing stands in for
+            what lies before or after a part of one.
     """
 
     needs_critic: ClassVar[bool]
+    needs_groups: bool = False
+    needs_episodes: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
@@ -37,12 +42,7 @@ class CriticEstimator(AdvantageEstimator):
     needs_critic = True
 
     def __init__(self, whiten: bool, **discounts: float) -> None:
-        for name, value in discounts.items():
-            if not 0 <= value <= 1:
-                raise ConfigError(
-                    f"{name} is {value}, but a discount lies between 0 and 1; "
-                    "1 counts the whole future, 0 none of it"
-                )
+        check_discounts(**discounts)
         self.whiten = whiten
         self.discounts = discounts
 
@@ -76,6 +76,35 @@ class CriticEstimator(AdvantageEstimator):
         if self.whiten:
             advantages = whiten(advantages, rollout.action_mask)
         return Credit(advantages, streams.scatter(returns))
+
+
+class EpisodeEstimator(AdvantageEstimator):
+    """An estimator that compares whole episodes; subclasses give ``estimate``.
+
+    It has no values to bootstrap from: a truncated episode counts what it earned.
+    """
+
+    needs_critic = False
+    needs_episodes = True
+
+    @abstractmethod
+    def estimate(self, rollout: RolloutBatch, streams: Streams) -> Tensor:
+        """Advantages ``(N, S)``, one stream of tokens per trajectory."""
+
+    @torch.no_grad()
+    def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
+        streams = Streams.of(rollout)
+        return Credit(streams.scatter(self.estimate(rollout, streams)))
+
+
+def check_discounts(**discounts: float) -> None:
+    """Refuse, by name, what cannot be a discount."""
+    for name, value in discounts.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(
+                f"{name} is {value}, but a discount lies between 0 and 1; "
+                "1 counts the whole future, 0 none of it"
+            )
 
 
 def _bootstrap(rollout: RolloutBatch, values: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vagentrl.advantages.estimator import AdvantageEstimator
+from vagentrl.advantages.estimator import EpisodeEstimator
 from vagentrl.advantages.streams import Streams
 from vagentrl.errors import ConfigError
-from vagentrl.types import Credit, RolloutBatch, Scores
+from vagentrl.types import RolloutBatch
 
 Scale = Literal["std"] | None
 Baseline = Literal["mean", "leave_one_out"]
@@ -31,7 +30,7 @@ def group_relative(
     A group of one gets 0: with nothing to compare against there is nothing to learn. So does,
     exactly, a group of equal returns.
     """
-    _check(scale, baseline)
+    check_comparison(scale, baseline)
     groups, group_of, sizes = group_ids.unique(return_inverse=True, return_counts=True)
     zeros = returns.new_zeros(len(groups))
     size = sizes[group_of]
@@ -48,7 +47,7 @@ def group_relative(
     return advantages
 
 
-class GroupRelative(AdvantageEstimator):
+class GroupRelative(EpisodeEstimator):
     """GRPO, Dr.GRPO (``scale`` null) and RLOO (also ``baseline`` leave_one_out), without a critic.
 
     A trajectory's return is the sum of its rewards, KL penalties included; all its sampled tokens
@@ -59,26 +58,24 @@ class GroupRelative(AdvantageEstimator):
         baseline: Compare with the ``mean`` of the group, or ``leave_one_out`` of it.
     """
 
-    needs_critic = False
+    needs_groups = True
 
     def __init__(self, scale: Scale = "std", baseline: Baseline = "mean") -> None:
-        _check(scale, baseline)
+        check_comparison(scale, baseline)
         self.scale: Scale = scale
         self.baseline: Baseline = baseline
 
-    @torch.no_grad()
-    def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
-        streams = Streams.of(rollout)
+    def estimate(self, rollout: RolloutBatch, streams: Streams) -> Tensor:
         advantages = group_relative(
             streams.gather(rollout.rewards).sum(1),
             rollout.group_ids,
             scale=self.scale,
             baseline=self.baseline,
         )
-        return Credit(streams.scatter(advantages[:, None].expand(streams.shape)))
+        return advantages[:, None].expand(streams.shape)
 
 
-def _check(scale: Scale, baseline: Baseline) -> None:
+def check_comparison(scale: Scale, baseline: Baseline) -> None:
     if scale not in ("std", None):
         raise ConfigError(f"scale is {scale!r}; choose 'std' or null")
     if baseline not in ("mean", "leave_one_out"):

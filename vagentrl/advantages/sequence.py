@@ -18,7 +18,8 @@ class TokenSequence:
 
     Attributes:
         rewards: ``(M,)`` reward of each token, in double precision.
-        values: ``(M,)`` value of the state before each token, in double precision.
+        values: ``(M,)`` value of the state before each token, in double precision; 0 without a
+            critic.
         ends: ``(M,)`` True on the last token of a stream.
         after: One value per stream that has a token: what follows its last one.
         index: ``(M,)`` where each token lies in the flattened ``(N, T)``.
@@ -38,10 +39,11 @@ class TokenSequence:
     def of(
         cls,
         rewards: Float[Tensor, "N T"],
-        values: Float[Tensor, "N T"],
+        values: Float[Tensor, "N T"] | None,
         action_mask: Bool[Tensor, "N T"],
-        bootstrap: Float[Tensor, " N"] | None,
+        bootstrap: Float[Tensor, " N"] | None = None,
     ) -> "TokenSequence":
+        values = torch.zeros_like(rewards) if values is None else values
         row, column = action_mask.nonzero(as_tuple=True)
         index = row * action_mask.shape[1] + column
         ends = _last_of_run(row)
@@ -57,17 +59,29 @@ class TokenSequence:
             dtype=torch.promote_types(rewards.dtype, values.dtype),
         )
 
+    @property
+    def stream_of(self) -> Int[Tensor, " M"]:
+        """The stream that each token is from."""
+        return self.index // self.shape[1]
+
     def turn_ends(self, turn_ids: Int[Tensor, "N T"]) -> Bool[Tensor, " M"]:
         """True on the last sampled token of each turn, ``e_k``."""
         return self.ends | _last_of_run(turn_ids.flatten()[self.index])
+
+    def turns(self, turn_ends: Bool[Tensor, " M"]) -> tuple[Int[Tensor, " M"], Float[Tensor, " K"]]:
+        """Each token's turn, counted through the whole batch, and all that each turn earned."""
+        turn_of = turn_ends.cumsum(0) - turn_ends.long()
+        earned = self.rewards.new_zeros(int(turn_ends.sum()))
+        return turn_of, earned.index_add(0, turn_of, self.rewards)
 
     def credit(
         self, advantages: Float[Tensor, " M"]
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Advantages and returns back in ``(N, T)``, 0 where nothing was sampled."""
-        return self._spread(advantages), self._spread(advantages + self.values)
+        return self.spread(advantages), self.spread(advantages + self.values)
 
-    def _spread(self, tokens: Float[Tensor, " M"]) -> Float[Tensor, "N T"]:
+    def spread(self, tokens: Float[Tensor, " M"]) -> Float[Tensor, "N T"]:
+        """Back in ``(N, T)``, 0 where nothing was sampled."""
         spread = tokens.new_zeros(self.shape.numel(), dtype=self.dtype)
         spread[self.index] = tokens.to(self.dtype)
         return spread.view(self.shape)
@@ -90,6 +104,13 @@ def gae(
     following[ends] = after
     carry = (torch.ones_like(values) * (gamma * lam)).masked_fill(ends, 0.0)
     return backward_recurrence(rewards + gamma * following - values, carry)
+
+
+def returns_to_go(
+    rewards: Float[Tensor, " M"], ends: Bool[Tensor, " M"], gamma: float
+) -> Float[Tensor, " M"]:
+    """What each element and those after it in its segment earn, discounted step by step."""
+    return backward_recurrence(rewards, torch.full_like(rewards, gamma).masked_fill(ends, 0.0))
 
 
 def backward_recurrence(

@@ -1,6 +1,5 @@
 """Turn-wise GAE: a turn is one action."""
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -31,8 +30,7 @@ def turn_gae(
     tokens = TokenSequence.of(rewards, values, action_mask, bootstrap)
     turn_ends = tokens.turn_ends(turn_ids)
     values_K = tokens.values[turn_ends]
-    turn_of = turn_ends.cumsum(0) - turn_ends.long()  # (M,) counted through the whole batch
-    rewards_K = torch.zeros_like(values_K).index_add(0, turn_of, tokens.rewards)
+    turn_of, rewards_K = tokens.turns(turn_ends)
     advantages_K = gae(
         rewards_K, values_K, tokens.ends[turn_ends], tokens.after, turn_gamma, turn_lam
     )
