@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
 from vagentrl.data import TRAIN, RolloutDataModule
-from vagentrl.environment import Environment, train_seed
+from vagentrl.environment import ActionEnvironment, Environment, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
@@ -58,7 +58,8 @@ class Demonstrator:
 
     Args:
         noise: Share of turns in which the action is drawn at random from `actions`.
-        actions: The actions to draw from.
+        actions: The actions to draw from; empty for those that the environment names, which may
+            be others in every episode.
     """
 
     noise: float
@@ -72,7 +73,8 @@ class Demonstrator:
         """What the demonstrator says and does in the environment's state."""
         plan = environment.oracle()
         if not plan or rng.random() < self.noise:
-            plan = (self.actions[rng.integers(len(self.actions))],)
+            actions = self.actions or _named_actions(environment)
+            plan = (actions[rng.integers(len(actions))],)
         observation = environment.state()
         prediction = None
         if "prediction" in environment.format.claims:
@@ -80,6 +82,15 @@ class Demonstrator:
             ahead.step(Reply("", actions=plan[:1]))
             prediction = ahead.state()
         return environment.format.write(plan[:1], observation=observation, prediction=prediction)
+
+
+def _named_actions(environment: Environment) -> tuple[str, ...]:
+    if isinstance(environment, ActionEnvironment):
+        return environment.action_names
+    raise ConfigError(
+        f"actions is empty, but {type(environment).__name__} names no actions to draw from; give "
+        "some (only an ActionEnvironment has names of its own)"
+    )
 
 
 @dataclass(frozen=True)
@@ -223,7 +234,8 @@ def warmstart(
 
     Args:
         env: The environment whose oracle is cloned.
-        actions: What the demonstrator draws from when it acts at random.
+        actions: What the demonstrator draws from when it acts at random; empty for the actions
+            that the environment names.
         stages: The cloning, one part after the other.
         output: Folder to write the Hugging Face checkpoint and its model card to.
         model: Shape of the model.

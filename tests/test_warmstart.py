@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from vagentrl.environment import Environment
+from vagentrl.errors import ConfigError
+from vagentrl.formats import NoThink
+from vagentrl.types import Observation, Reply, StepResult
+from vagentrl.warmstart import Demonstrator
+from vagentrl_envs.bandit import Bandit
+
+
+class Nameless(Environment):
+    def system_prompt(self) -> str:
+        return ""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        return Observation("")
+
+    def step(self, reply: Reply) -> StepResult:
+        return StepResult(Observation(""), 0.0)
+
+
+def test_a_demonstrator_without_actions_draws_from_those_of_the_episode():
+    env, rng = Bandit(format=NoThink()), np.random.default_rng(0)
+    best = 0
+    for seed in range(400):
+        env.reset(seed)
+        reply = env.format.parse(Demonstrator(1.0, ()).reply(env, rng))
+        assert reply.actions[0] in env.action_names
+        best += reply.actions == env.oracle()
+    assert best / 400 == pytest.approx(0.5, abs=0.1)  # four standard deviations
+
+
+def test_a_demonstrator_needs_actions_where_the_environment_names_none():
+    with pytest.raises(ConfigError, match="Nameless names no actions"):
+        Demonstrator(1.0, ()).reply(Nameless(), np.random.default_rng(0))
