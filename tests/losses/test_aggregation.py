@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vagentrl.errors import ConfigError
-from vagentrl.losses import Aggregation, aggregation_weights
+from vagentrl.losses import Aggregation, aggregation_weights, trajectory_lengths
 
 # trajectory 4 owns rows 0 and 2 with 3 tokens, trajectory 7 owns row 1 with 1; row 3 is padding
 MASK = torch.tensor(
@@ -56,6 +56,39 @@ def test_gradients_of_micro_batches_add_up_to_the_minibatchs(aggregation: Aggreg
     parts = [gradient(slice(start, start + 1), weights) for start in range(len(MASK))]
     assert whole.abs().sum() > 0
     torch.testing.assert_close(torch.stack(parts).sum(0), whole)
+
+
+def test_lengths_are_those_of_whole_trajectories():
+    assert trajectory_lengths(MASK, TRAJECTORIES).tolist() == [3, 1, 3, 0]
+
+
+@every_mode
+def test_lengths_change_nothing_when_the_trajectories_are_whole(aggregation: Aggregation):
+    lengths = trajectory_lengths(MASK, TRAJECTORIES)
+    torch.testing.assert_close(
+        aggregation(MASK, TRAJECTORIES, lengths), aggregation(MASK, TRAJECTORIES)
+    )
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "first", "second"),
+    [
+        (MODES[0], [1 / 3, 1 / 3], [1.0]),  # three tokens, and one
+        # rows 0 and 1: two thirds of one trajectory and all of another are 5/3 of a trajectory;
+        # tokens of the first count 1 / (5/3 * 3), of the second 1 / (5/3). Row 2: 1 / (1/3 * 3)
+        (MODES[1], [1 / 5, 3 / 5], [1.0]),
+        (MODES[2], [3 / 25, 3 / 25], [3 / 5]),  # 1 / (5/3 * 5), and 1 / (1/3 * 5)
+    ],
+    ids=lambda value: value.mode if isinstance(value, Aggregation) else None,
+)
+def test_a_trajectory_split_over_minibatches_counts_in_parts(
+    aggregation: Aggregation, first: list[float], second: list[float]
+):
+    lengths = trajectory_lengths(MASK, TRAJECTORIES)
+    weights = aggregation(MASK[:2], TRAJECTORIES[:2], lengths[:2])
+    torch.testing.assert_close(weights, MASK[:2] * torch.tensor(first)[:, None])
+    weights = aggregation(MASK[2:], TRAJECTORIES[2:], lengths[2:])
+    torch.testing.assert_close(weights, MASK[2:] * torch.tensor([*second, 0.0])[:, None])
 
 
 @every_mode

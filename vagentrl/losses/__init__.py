@@ -1,6 +1,11 @@
 """What is minimised: losses per token, and how much each token counts."""
 
-from vagentrl.losses.aggregation import Aggregation, AggregationMode, aggregation_weights
+from vagentrl.losses.aggregation import (
+    Aggregation,
+    AggregationMode,
+    aggregation_weights,
+    trajectory_lengths,
+)
 from vagentrl.losses.cispo import CISPO, cispo
 from vagentrl.losses.gspo import GSPO, gspo, sequence_ratio
 from vagentrl.losses.importance import TruncatedImportance, importance_ratio
@@ -33,5 +38,6 @@ __all__ = [
     "probability_ratio",
     "reinforce",
     "sequence_ratio",
+    "trajectory_lengths",
     "value_loss",
 ]

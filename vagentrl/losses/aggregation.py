@@ -11,12 +11,22 @@ from vagentrl.errors import ConfigError
 AggregationMode = Literal["token_mean", "trajectory_mean", "constant_length"]
 
 
+def trajectory_lengths(
+    action_mask: Bool[Tensor, "B T"], trajectory_ids: Int[Tensor, " B"]
+) -> Int[Tensor, " B"]:
+    """For each row, the sampled tokens of its trajectory in all rows together."""
+    _, trajectory_of = trajectory_ids.unique(return_inverse=True)
+    row_lengths = action_mask.sum(1)
+    return torch.zeros_like(row_lengths).index_add(0, trajectory_of, row_lengths)[trajectory_of]
+
+
 def aggregation_weights(
     action_mask: Bool[Tensor, "B T"],
     trajectory_ids: Int[Tensor, " B"],
     mode: AggregationMode,
     *,
     constant_length: int | None = None,
+    lengths: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B T"]:
     """Weights such that the minibatch's loss is ``(weights * per_token_loss).sum()``.
 
@@ -30,19 +40,23 @@ def aggregation_weights(
     Compute them once for the whole minibatch and split them along with it: the denominators are
     counted before the split, so the losses and gradients of micro-batches add up to exactly the
     minibatch's. A trajectory without a sampled token (padding rows) is not counted.
+
+    ``lengths`` are the ``trajectory_lengths`` in the whole batch, for minibatches that hold some
+    rows of a trajectory: the part of it that is here then counts as that part. Without them it
+    counts as a whole one, and a trajectory as often as there are minibatches that hold some of it.
     """
     _check(mode, constant_length)
-    trajectories, trajectory_of = trajectory_ids.unique(return_inverse=True)
     row_lengths = action_mask.sum(1)
-    lengths = row_lengths.new_zeros(len(trajectories)).index_add(0, trajectory_of, row_lengths)
-    count = lengths.count_nonzero()
+    if lengths is None:
+        lengths = trajectory_lengths(action_mask, trajectory_ids)
+    trajectories = (row_lengths / lengths.clamp(min=1)).sum()
     if constant_length is not None:
-        denominators = (count * constant_length).expand(len(action_mask))
+        denominators = (trajectories * constant_length).expand(len(action_mask))
     elif mode == "trajectory_mean":
-        denominators = count * lengths[trajectory_of]
+        denominators = trajectories * lengths
     else:
-        denominators = lengths.sum().expand(len(action_mask))
-    return action_mask.to(torch.get_default_dtype()) / denominators.clamp(min=1)[:, None]
+        denominators = row_lengths.sum().expand(len(action_mask))
+    return action_mask.to(torch.get_default_dtype()) / denominators.clamp(min=1e-9)[:, None]
 
 
 class Aggregation:
@@ -61,10 +75,16 @@ class Aggregation:
         self.mode: AggregationMode = mode
         self.constant_length = constant_length
 
-    def __call__(self, action_mask: Tensor, trajectory_ids: Tensor) -> Tensor:
+    def __call__(
+        self, action_mask: Tensor, trajectory_ids: Tensor, lengths: Tensor | None = None
+    ) -> Tensor:
         """``(B, T)`` weights of a minibatch; see ``aggregation_weights``."""
         return aggregation_weights(
-            action_mask, trajectory_ids, self.mode, constant_length=self.constant_length
+            action_mask,
+            trajectory_ids,
+            self.mode,
+            constant_length=self.constant_length,
+            lengths=lengths,
         )
 
 
