@@ -15,6 +15,7 @@ from vagentrl.rollout.collate import collate
 from vagentrl.types import (
     Credit,
     Observation,
+    Prompt,
     Reply,
     RolloutBatch,
     Scores,
@@ -29,7 +30,14 @@ PICTURE = Image.new("RGB", (28, 28))
 
 def turn(reward: float, success: float = 0.0) -> Turn:
     return Turn(
-        Observation("now"), (1, 2), (3,), (-0.1,), Reply("go"), reward, "stop", {"success": success}
+        Observation("now"),
+        Prompt((1, 2)),
+        (3,),
+        (-0.1,),
+        Reply("go"),
+        reward,
+        "stop",
+        {"success": success},
     )
 
 
@@ -131,7 +139,7 @@ def batch() -> RolloutBatch:
         toy.play([toy.WAIT] * 5, seed=2, images=True, group_id=5),
         toy.play([toy.GO], seed=0, images=True, group_id=6),
     ]
-    return collate(played, toy.renderer(images=True), temperature=0.7, context_length=512)
+    return collate(played, toy.renderer(images=True), temperature=0.7)
 
 
 def test_selected_rows_end_one_column_after_the_longest_of_them():
@@ -169,7 +177,7 @@ def test_every_tensor_moves_with_the_batch():
     # a device without contents: the images, whose patches are counted, stay behind
     moved = replace(batch(), vision=None).to("meta")
     tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
-    assert len(tensors) == 10
+    assert len(tensors) == 11
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 

@@ -8,9 +8,11 @@ import torch
 from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from vagentrl.contexts import Context, FullHistory
 from vagentrl.environment import Environment
 from vagentrl.formats import NoThink
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.images import ImageEncoder
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import Observation, Reply, StepResult, Trajectory, Turn
@@ -114,22 +116,32 @@ def play(
     images: bool = False,
     turn_limit: int = 5,
     group_id: int = 0,
+    context: Context = FullHistory(),  # noqa: B008 (frozen)
 ) -> Trajectory:
     """The episode with these replies, put together by hand."""
     environment, turns = Countdown(images, turn_limit), []
     observation = environment.reset(seed)
-    prompt_ids = renderer(images).first(environment.system_prompt(), observation)
+    conversation = Conversation(renderer(images), context, environment.system_prompt())
+    prompt = conversation.ask(observation)
     for text in replies:
         reply = environment.format.parse(text)
         result = environment.step(reply)
         ids = encode_reply(text)
         logprobs = tuple(-0.5 - place / 100 for place in range(len(ids)))
         turns.append(
-            Turn(
-                observation, prompt_ids, ids, logprobs, reply, result.reward, "stop", result.metrics
-            )
+            Turn(observation, prompt, ids, logprobs, reply, result.reward, "stop", result.metrics)
         )
+        conversation.reply(ids, "stop")
         observation = result.observation
-        prompt_ids = renderer(images).next(observation, "stop")
-    stop = "terminated" if environment.left == 0 else "truncated"
-    return Trajectory("toy", seed, group_id, 7, tuple(turns), stop, observation)
+        prompt = conversation.ask(observation)
+    over = environment.left == 0
+    return Trajectory(
+        environment="toy",
+        seed=seed,
+        group_id=group_id,
+        policy_version=7,
+        turns=tuple(turns),
+        stop="terminated" if over else "truncated",
+        final_observation=observation,
+        end=None if over else prompt,
+    )

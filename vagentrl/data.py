@@ -6,24 +6,28 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
+from vagentrl.advantages import AdvantageEstimator
+from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, Sampling
 from vagentrl.engines import TransformersEngine
 from vagentrl.environment import Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
+from vagentrl.filters import GroupFilter, KeepAll, select_groups
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.rollout.collate import collate
-from vagentrl.rollout.collector import Collector, Episode
-from vagentrl.rollout.loader import MinibatchLoader
+from vagentrl.rollout.collector import Collector, Episode, Lane, OnEnd
+from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.workers import WorkerPool
-from vagentrl.types import Trajectory
+from vagentrl.types import RolloutBatch, Scores, Trajectory
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
@@ -41,8 +45,12 @@ class RolloutDataModule(LightningDataModule):
         env: Environment to train on, and to evaluate on under held-out seeds.
         engine: Samples the replies.
         sampling: How replies are sampled in training.
+        context: What the model sees of the past when it replies.
         groups: Initial states in an iteration (P).
         group_size: Episodes from each of them (N).
+        turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
+            episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
+        filter: Which groups are worth a gradient.
         minibatch_size: Rows in one optimizer step.
         micro_batch_size: Rows in one forward and backward pass; changes memory and speed only.
         passes: Passes over a collected batch (k; 1 is fully online).
@@ -61,8 +69,11 @@ class RolloutDataModule(LightningDataModule):
         env: Callable[[], Environment],
         engine: Engine | None = None,
         sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+        context: Context = FullHistory(),  # noqa: B008 (frozen)
         groups: int = 16,
         group_size: int = 8,
+        turns: int | None = None,
+        filter: GroupFilter = KeepAll(),  # noqa: B008 (frozen)
         minibatch_size: int = 32,
         micro_batch_size: int = 8,
         passes: int = 1,
@@ -83,6 +94,7 @@ class RolloutDataModule(LightningDataModule):
             "micro_batch_size": micro_batch_size,
             "passes": passes,
             "val_episodes": val_episodes,
+            "turns": 1 if turns is None else turns,
         }
         for name, count in counts.items():
             if count < 1:
@@ -97,11 +109,26 @@ class RolloutDataModule(LightningDataModule):
                 "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
                 "give a temperature above 0 (1.0 explores most)"
             )
+        if not isinstance(filter, KeepAll):
+            name = type(filter).__name__
+            if turns is not None:
+                raise ConfigError(
+                    f"data.turns is {turns} and data.filter is {name}, which compares whole "
+                    "episodes; leave out one of the two"
+                )
+            if group_size == 1:
+                raise ConfigError(
+                    f"data.group_size is 1 and data.filter is {name}: the members of a group of "
+                    "one never differ, so nothing would be kept; give 2 or more"
+                )
         self.environments = {TRAIN: env, **(val_envs or {})}
         self.engine = engine if engine is not None else TransformersEngine()
         self.sampling = sampling
+        self.context = context
         self.groups = groups
         self.group_size = group_size
+        self.turns = turns
+        self.filter = filter
         self.minibatch_size = minibatch_size
         self.micro_batch_size = micro_batch_size
         self.passes = passes
@@ -118,17 +145,21 @@ class RolloutDataModule(LightningDataModule):
         """The episodes of the current iteration."""
         self.evaluated: dict[str, list[Trajectory]] = {}
         """The episodes of the last evaluation, by environment."""
-        self._loader: tuple[int, MinibatchLoader] | None = None
+        self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
+        self._warmup: tuple[RolloutBatch, Scores] | None = None
+        lanes = 0 if turns is None else groups * group_size
+        self._lanes = [Lane(partial(self._lane_episode, lane)) for lane in range(lanes)]
 
     def setup(self, stage: str) -> None:
         if hasattr(self, "renderer"):
             return
+        self._check_estimator(self._agent.advantage)
         model = self._agent.policy_name
         can_read = context_length(load_config(model))
-        self.context = min(self.wanted_context or can_read, can_read)
+        context_room = min(self.wanted_context or can_read, can_read)
         self.renderer = Renderer.from_pretrained(checkpoint_path(model))
         self.renderer.self_test()
-        self.engine.prepare(self.renderer.vocabulary(self.context))
+        self.engine.prepare(self.renderer.vocabulary(context_room))
         if self.worker_kind == "thread":  # wrong settings show here, not in every episode
             for factory in self.environments.values():
                 factory().close()
@@ -142,9 +173,11 @@ class RolloutDataModule(LightningDataModule):
             )
             for name, factory in self.environments.items()
         }
-        self.collector = Collector(self.engine, self.renderer, pools, self.context)
+        self.collector = Collector(self.engine, self.renderer, pools, context_room, self.context)
 
     def teardown(self, stage: str) -> None:
+        for lane in self._lanes:
+            lane.close(self.collector)
         for pool in self.collector.pools.values():
             pool.close()
 
@@ -154,7 +187,7 @@ class RolloutDataModule(LightningDataModule):
 
     # -------------------------------------------------------------------------------- training
 
-    def train_dataloader(self) -> MinibatchLoader:
+    def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
         """Collect an iteration's episodes with the current policy, and score them."""
         agent = self._agent
         if self._loader is None or self._loader[0] != agent.iteration:  # a resume asks twice
@@ -163,22 +196,30 @@ class RolloutDataModule(LightningDataModule):
         self.trainer.accumulate_grad_batches = loader.accumulate  # pyright: ignore
         return loader
 
-    def _iterate(self, agent: AgentModule) -> MinibatchLoader:
-        iteration = agent.iteration
-        trajectories = self._play(agent, self._training_episodes(iteration), self.sampling)
-        self.trajectories = trajectories
-        self.report = episode_report(trajectories, "rollout/") | self._timings
-        started = time.perf_counter()
-        played = [t for t in trajectories if t.error is None]
-        for behaviour in agent.behaviours():
-            played = behaviour.on_trajectories(agent, played)
-        rollout = collate(
-            played,
-            self.renderer,
-            temperature=self.sampling.temperature,
-            context_length=self.context,
-        )
-        rollout, scores, credit = agent.assess(rollout.to(agent.device))
+    def _iterate(self, agent: AgentModule) -> MinibatchLoader | NoMinibatches:
+        if agent.actor_is_training:
+            self._warmup = None
+        if self._warmup is None:
+            kept = self._collect(agent)
+            started = time.perf_counter()
+            if not kept:
+                log.warning(
+                    "iteration %d: %s kept none of the groups; nothing is learned from it",
+                    agent.iteration,
+                    type(self.filter).__name__,
+                )
+                return NoMinibatches()
+            collected = collate(kept, self.renderer, temperature=self.sampling.temperature)
+            collected, earlier = collected.to(agent.device), None
+        else:  # what was collected for all rounds of a warm-up
+            started, self.report = time.perf_counter(), {}
+            collected, earlier = self._warmup
+        rollout, scores, credit = agent.assess(collected, earlier)
+        if not agent.actor_is_training:
+            self._warmup = (collected, scores)
+        if self.filter.rescale:
+            share = self.report["rollout/kept_groups"]
+            credit = replace(credit, advantages=credit.advantages * share)
         self.report["time/score"] = time.perf_counter() - started
         return MinibatchLoader(
             rollout,
@@ -188,10 +229,51 @@ class RolloutDataModule(LightningDataModule):
             minibatch_size=self.minibatch_size,
             micro_batch_size=self.micro_batch_size,
             passes=self.passes,
-            seed=_mix(self.seed, iteration, 1),
+            seed=_mix(self.seed, agent.iteration, 1),
+            part=1.0 if agent.actor_is_training else agent.warmup.part,
         )
 
-    def _training_episodes(self, iteration: int) -> list[Episode]:
+    def _collect(self, agent: AgentModule) -> list[Trajectory]:
+        """Play an iteration's episodes; returns those worth learning from."""
+        engine = self.engine
+        tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
+        iteration, batches = agent.iteration, 1
+        if not agent.actor_is_training:  # the same for every round, also for one that is resumed
+            iteration, batches = 0, agent.warmup.batches
+        wanted = batches * self.groups
+        self.trajectories = []
+        kept: list[list[Trajectory]] = []
+        spreads: list[float] = []
+        for round in range(self.filter.rounds):
+            if self.turns is None:
+                episodes = self._training_episodes(iteration, round * wanted, wanted)
+                play = partial(self.collector.collect, episodes)
+            else:
+                play = partial(self.collector.collect_turns, self._lanes, batches * self.turns)
+            trajectories = self._play(agent, play, self.sampling)
+            self.trajectories += trajectories
+            played = [t for t in trajectories if t.error is None]
+            for behaviour in agent.behaviours():
+                played = behaviour.on_trajectories(agent, played)
+            groups, round_spreads = select_groups(played, self.filter)
+            kept += groups
+            spreads += round_spreads
+            if len(kept) >= wanted:
+                break
+        if self.filter.rounds > 1:
+            kept = kept[:wanted]
+        wall, busy = time.perf_counter() - started, engine.busy_s - busy
+        self.report = episode_report(self.trajectories, "rollout/") | {
+            "time/generate": busy,
+            "time/environment": wall - busy,
+            "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
+            "rollout/tokens_per_s": (engine.sampled_tokens - tokens) / wall,
+            "rollout/kept_groups": len(kept) / max(len(spreads), 1),
+            "rollout/group_std": sum(spreads) / max(len(spreads), 1),
+        }
+        return [trajectory for group in kept for trajectory in group]
+
+    def _training_episodes(self, iteration: int, first: int, count: int) -> list[Episode]:
         return [
             Episode(
                 TRAIN,
@@ -199,9 +281,41 @@ class RolloutDataModule(LightningDataModule):
                 group_id=group,
                 private_seed=_mix(self.seed, iteration, 3, group, member),
             )
-            for group in range(self.groups)
+            for group in range(first, first + count)
             for member in range(self.group_size)
         ]
+
+    def _lane_episode(self, lane: int, number: int) -> Episode:
+        return Episode(
+            TRAIN,
+            seed=train_seed(_mix(self.seed, 5, lane, number)),
+            group_id=lane,
+            private_seed=_mix(self.seed, 6, lane, number),
+        )
+
+    def _check_estimator(self, estimator: AdvantageEstimator) -> None:
+        name = type(estimator).__name__
+        if estimator.needs_groups and self.group_size == 1:
+            raise ConfigError(
+                f"data.group_size is 1 and model.advantage is {name}, which compares the members "
+                "of a group: every advantage would be 0; give 2 or more, or an estimator with a "
+                "critic"
+            )
+        if estimator.needs_episodes and self.turns is not None:
+            raise ConfigError(
+                f"data.turns is {self.turns} and model.advantage is {name}, which needs episodes "
+                "from start to end; choose an estimator with a critic, or leave data.turns out"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        # A warm-up that is resumed collects again, with the same actor: from the start, as before.
+        if self.turns is None or not self._agent.actor_is_training:
+            return {}
+        return {"lanes": [lane.state_dict() for lane in self._lanes]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for lane, state in zip(self._lanes, state_dict.get("lanes", []), strict=False):
+            lane.load_state_dict(state)
 
     # ------------------------------------------------------------------------------ evaluation
 
@@ -221,7 +335,8 @@ class RolloutDataModule(LightningDataModule):
             Episode(environment, seed, group_id=number, private_seed=_mix(seed, 4))
             for number, seed in enumerate(seeds)
         ]
-        trajectories = self._play(agent, episodes, self.val_sampling)
+        play = partial(self.collector.collect, episodes)
+        trajectories = self._play(agent, play, self.val_sampling)
         self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
         return episode_report(trajectories, prefix)
@@ -229,29 +344,24 @@ class RolloutDataModule(LightningDataModule):
     # --------------------------------------------------------------------------------- playing
 
     def _play(
-        self, agent: AgentModule, episodes: Sequence[Episode], sampling: Sampling
+        self,
+        agent: AgentModule,
+        play: Callable[[Sampling, OnEnd], list[Trajectory]],
+        sampling: Sampling,
     ) -> list[Trajectory]:
-        engine, behaviours = self.engine, list(agent.behaviours())
-        engine.update_weights(agent.actor.policy, agent.iteration)
-        tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
+        self.engine.update_weights(agent.actor.policy, agent.iteration)
+        behaviours = list(agent.behaviours())
 
         def on_end(trajectory: Trajectory) -> None:
             for behaviour in behaviours:
                 behaviour.on_episode_end(agent, trajectory)
 
-        trajectories = self.collector.collect(episodes, sampling, on_end)
-        wall, busy = time.perf_counter() - started, engine.busy_s - busy
-        self._timings = {
-            "time/generate": busy,
-            "time/environment": wall - busy,
-            "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
-            "rollout/tokens_per_s": (engine.sampled_tokens - tokens) / wall,
-        }
+        trajectories = play(sampling, on_end)
         if failed := [t for t in trajectories if t.error is not None]:
             log.warning(
                 "%d of %d episodes failed; the first: %s",
                 len(failed),
-                len(episodes),
+                len(trajectories),
                 failed[0].error,
             )
         return trajectories

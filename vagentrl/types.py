@@ -103,12 +103,28 @@ class State:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """What is put before a reply.
+
+    Attributes:
+        ids: Tokens, with room for each image.
+        images: The images that they show, in reading order.
+        whole: Whether this is the whole context, system prompt and all. Otherwise the context is
+            the one before, the reply to it, and this.
+    """
+
+    ids: tuple[int, ...]
+    images: tuple[Image, ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
 class Turn:
     """One exchange, token by token as the model saw and sampled it.
 
     Attributes:
         observation: What the agent saw.
-        prompt_ids: Only the tokens that this turn added before the reply.
+        prompt: What this put before the reply.
         reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
         reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
             not truncated (top-p, top-k) distribution.
@@ -120,7 +136,7 @@ class Turn:
     """
 
     observation: Observation
-    prompt_ids: tuple[int, ...]
+    prompt: Prompt
     reply_ids: tuple[int, ...]
     reply_logprobs: tuple[float, ...]
     reply: Reply
@@ -148,9 +164,13 @@ class Trajectory:
         policy_version: Version of the weights that sampled it.
         turns: The exchanges, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
-        final_observation: What follows the last turn; the value of a trajectory that did not
-            terminate is read after it. None when the episode failed.
+        final_observation: What follows the last turn. None when the episode failed.
+        end: The same as a prompt: the value of a trajectory that did not terminate is read after
+            it. None when there is no room for it in the context; it is then read before the last
+            sampled token.
         error: What failed, with the boundary's name.
+        earlier_turns: Turns of the episode before these, which an earlier batch learned from.
+        earlier_reward: The sum of their rewards.
     """
 
     environment: str
@@ -160,11 +180,14 @@ class Trajectory:
     turns: tuple[Turn, ...]
     stop: Stop
     final_observation: Observation | None = None
+    end: Prompt | None = None
     error: str | None = None
+    earlier_turns: int = 0
+    earlier_reward: float = 0.0
 
     @property
     def total_reward(self) -> float:
-        """Undiscounted return: the sum of the turns' rewards."""
+        """Undiscounted return of these turns: the sum of their rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
@@ -238,6 +261,7 @@ _PER_TOKEN = (
     "attention_mask",
     "action_mask",
     "turn_ids",
+    "state_ids",
     "rewards",
     "rollout_logprobs",
 )
@@ -252,6 +276,8 @@ class RolloutBatch:
         attention_mask: ``(B, T)`` True on real tokens; padding is on the right.
         action_mask: ``(B, T)`` True on sampled tokens, the only ones that learn.
         turn_ids: ``(B, T)`` number of the turn that sampled the token, -1 elsewhere.
+        state_ids: ``(B, T)`` on sampled tokens, the same number for all turns of a group in which
+            the agent saw the same; -1 elsewhere.
         rewards: ``(B, T)`` reward of each turn, on its last sampled token.
         rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
         trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
@@ -267,6 +293,7 @@ class RolloutBatch:
     attention_mask: Tensor
     action_mask: Tensor
     turn_ids: Tensor
+    state_ids: Tensor
     rewards: Tensor
     rollout_logprobs: Tensor
     trajectory_ids: Tensor

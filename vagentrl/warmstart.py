@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
+from vagentrl.contexts import FullHistory
 from vagentrl.data import TRAIN, RolloutDataModule
 from vagentrl.environment import ActionEnvironment, Environment, train_seed
 from vagentrl.errors import ConfigError
@@ -29,6 +30,7 @@ from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, 
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.agent import AgentModule
 from vagentrl.rollout.collate import collate
+from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import (
     IMAGE_PLACEHOLDER,
@@ -102,14 +104,16 @@ class Demonstration:
     replies: tuple[str, ...]
 
 
-def demonstrate(environment: Environment, demonstrator: Demonstrator, seed: int) -> Demonstration:
-    """Play one episode with the demonstrator in the agent's seat."""
+def demonstrate(
+    environment: Environment, demonstrator: Demonstrator, seed: int, turns: int | None = None
+) -> Demonstration:
+    """Play one episode, or its first turns, with the demonstrator in the agent's seat."""
     rng = np.random.default_rng(seed)
     observations, replies = [environment.reset(seed)], []
     while True:
         replies.append(demonstrator.reply(environment, rng))
         result: StepResult = environment.step(environment.format.parse(replies[-1]))
-        if result.terminated or result.truncated:
+        if result.terminated or result.truncated or len(replies) == turns:
             return Demonstration(environment.system_prompt(), tuple(observations), tuple(replies))
         observations.append(result.observation)
 
@@ -119,19 +123,16 @@ def to_trajectory(
 ) -> Trajectory:
     """Demonstration as a trajectory, cut where the context is full."""
     turns: list[Turn] = []
-    length = 0
+    conversation = Conversation(renderer, FullHistory(), demonstration.system_prompt)
     stop_id = min(renderer.stop_ids)
     for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
-        if turns:
-            prompt_ids = renderer.next(observation, "stop")
-        else:
-            prompt_ids = renderer.first(demonstration.system_prompt, observation)
+        prompt = conversation.ask(observation)
         reply_ids = (*renderer.encode_text(text), stop_id)
-        length += len(prompt_ids) + len(reply_ids)
-        if length + 1 > context_length:
+        conversation.reply(reply_ids, "stop")
+        if len(conversation.ids) + 1 > context_length:
             break
         zeros = (0.0,) * len(reply_ids)
-        turns.append(Turn(observation, prompt_ids, reply_ids, zeros, Reply(text), 0.0, "stop"))
+        turns.append(Turn(observation, prompt, reply_ids, zeros, Reply(text), 0.0, "stop"))
     return Trajectory("demonstration", 0, 0, -1, tuple(turns), "terminated")
 
 
@@ -146,6 +147,7 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
         batch_size: int,
         context_length: int,
         seed: int,
+        turns: int | None = None,
     ) -> None:
         self.factory = factory
         self.demonstrator = demonstrator
@@ -153,6 +155,7 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
         self.batch_size = batch_size
         self.context_length = context_length
         self.seed = seed
+        self.turns = turns
 
     def __iter__(self) -> Iterator[RolloutBatch]:
         environment = self.factory()
@@ -160,13 +163,13 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
         while True:
             batch = [
                 to_trajectory(
-                    demonstrate(environment, self.demonstrator, train_seed(int(seed))),
+                    demonstrate(environment, self.demonstrator, train_seed(int(seed)), self.turns),
                     self.renderer,
                     self.context_length,
                 )
                 for seed in seeds.integers(2**60, size=self.batch_size)
             ]
-            yield collate(batch, self.renderer, temperature=1.0, context_length=self.context_length)
+            yield collate(batch, self.renderer, temperature=1.0)
 
 
 class CloneModule(LightningModule):
@@ -211,12 +214,15 @@ class Stage:
         steps: Optimizer steps.
         lr: Highest learning rate (one cycle).
         batch_size: Episodes in a step.
+        turns: First turns of an episode that are shown; None for all. The turns of an episode are
+            much alike, so for learning to read many short demonstrations are the cheapest.
     """
 
     noise: float
     steps: int
     lr: float = 2e-3
     batch_size: int = 16
+    turns: int | None = None
 
 
 def warmstart(
@@ -262,6 +268,7 @@ def warmstart(
             micro_batch_size,
             model.context_length,
             seed + number,
+            stage.turns,
         )
         clone(policy, demonstrations, stage)
         policy.save_pretrained(folder)

@@ -23,7 +23,7 @@ class Notes:
 
 def batch() -> RolloutBatch:
     episodes = [toy.play([toy.GO]), toy.play([toy.WAIT, toy.GO])]
-    return collate(episodes, toy.renderer(), temperature=1.0, context_length=512)
+    return collate(episodes, toy.renderer(), temperature=1.0)
 
 
 def scores(rollout: RolloutBatch, difference: float) -> Scores:

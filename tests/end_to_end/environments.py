@@ -1,6 +1,7 @@
 """Toy tasks that misbehave."""
 
 import time
+from dataclasses import replace
 
 from tests.toy import Countdown
 from vagentrl.types import Observation, Reply, StepResult
@@ -29,3 +30,10 @@ class AlwaysRaising(Countdown):
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         raise RuntimeError("no water")
+
+
+class Lucky(Countdown):
+    """Pays by luck when much is left, and nobody anything otherwise."""
+
+    def step(self, reply: Reply) -> StepResult:
+        return replace(super().step(reply), reward=float(self.luck * (self.left > 2)))

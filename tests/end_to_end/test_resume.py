@@ -17,6 +17,7 @@ ADAPTIVE = (
     "--trainer.callbacks+=lightning.pytorch.callbacks.ModelCheckpoint",
     "--trainer.callbacks.save_last=true",
 )
+ENDLESS = ("--data.env.init_args.turn_limit=7",)
 
 
 def last_checkpoint(cli: VagentCLI) -> str:
@@ -30,8 +31,10 @@ def last_checkpoint(cli: VagentCLI) -> str:
         # Lightning then saves within the epoch, after the evaluation
         (*ADAPTIVE, "--trainer.callbacks.save_on_train_epoch_end=false"),
         ("--model.critic=shared", "--data.passes=2"),
+        (*ENDLESS, "--data.turns=3"),  # episodes of 7 turns go on from batch to batch
+        (*ENDLESS, "--data.turns=3", "--data.context=Window", "--data.context.turns=1"),
     ],
-    ids=["after-the-epoch", "within-the-epoch", "shared-critic"],
+    ids=["after-the-epoch", "within-the-epoch", "shared-critic", "turns", "window"],
 )
 def test_two_and_two_iterations_are_four_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
     every = "--trainer.check_val_every_n_epoch=1"

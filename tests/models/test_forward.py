@@ -25,7 +25,7 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.GO], seed=0),
         toy.play([toy.GO] * 4, seed=3, images=images),
     ]
-    return collate(played, toy.renderer(images), temperature=0.7, context_length=512)
+    return collate(played, toy.renderer(images), temperature=0.7)
 
 
 def scored(policy: PreTrainedModel, rollout: RolloutBatch) -> tuple[Tensor, Tensor]:
@@ -136,6 +136,7 @@ def score_states(
         attention_mask=torch.ones_like(sampled),
         action_mask=sampled,
         turn_ids=sampled.long() - 1,
+        state_ids=sampled.long() - 1,
         rewards=zeros,
         rollout_logprobs=zeros,
         trajectory_ids=zero,

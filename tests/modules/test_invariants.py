@@ -67,7 +67,7 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.WAIT, toy.GO], seed=0, images=images),
         toy.play([toy.GO] * 3, seed=2, images=images),
     ]
-    rollout = collate(played, toy.renderer(images), temperature=0.9, context_length=512)
+    rollout = collate(played, toy.renderer(images), temperature=0.9)
     return replace(rollout, trajectory_ids=torch.tensor([0, 1, 2, 3, 3, 4, 5]))
 
 
@@ -131,7 +131,7 @@ def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
 
     scores, credit = part.scores, part.credit
     assert scores.values is not None and credit.returns is not None
-    per_token = ("input_ids", "attention_mask", "action_mask", "turn_ids", "rewards")
+    per_token = ("input_ids", "attention_mask", "action_mask", "turn_ids", "state_ids", "rewards")
     wider = TrainBatch(
         replace(
             part.rollout,
@@ -198,7 +198,7 @@ def test_training_scores_what_was_sampled_as_it_was_sampled(images: bool):
         [Episode("toy", number, number, number) for number in range(4)],
         Sampling(temperature=0.8, max_tokens=12),
     )
-    rollout = collate(played, renderer, temperature=0.8, context_length=512)
+    rollout = collate(played, renderer, temperature=0.8)
     sampled = [id for turn in played[0].turns for id in turn.reply_ids]
     assert rollout.input_ids[0, rollout.action_mask[0]].tolist() == sampled
     with torch.no_grad():

@@ -8,26 +8,22 @@ from hypothesis import strategies as st
 from tests import toy
 from vagentrl.errors import ShapeError
 from vagentrl.rollout.collate import collate
-from vagentrl.types import Observation, Reply, RolloutBatch, Trajectory, Turn
-
-ROOM = 512
+from vagentrl.types import Observation, Prompt, Reply, RolloutBatch, Trajectory, Turn
 
 
-def batch(*trajectories: Trajectory, images: bool = False, room: int = ROOM) -> RolloutBatch:
-    return collate(trajectories, toy.renderer(images), temperature=0.7, context_length=room)
+def batch(*trajectories: Trajectory, images: bool = False) -> RolloutBatch:
+    return collate(trajectories, toy.renderer(images), temperature=0.7)
 
 
 def turn(prompt: tuple[int, ...], reply: tuple[int, ...], reward: float) -> Turn:
     logprobs = tuple(-0.125 * id for id in reply)
-    return Turn(Observation("now"), prompt, reply, logprobs, Reply(""), reward, "stop")
+    return Turn(Observation("now"), Prompt(prompt), reply, logprobs, Reply(""), reward, "stop")
 
 
 def after(trajectory: Trajectory) -> tuple[int, ...]:
     """The tokens of the final observation."""
-    assert trajectory.final_observation is not None
-    return toy.renderer(bool(trajectory.final_observation.images)).next(
-        trajectory.final_observation, trajectory.turns[-1].finish
-    )
+    assert trajectory.end is not None
+    return trajectory.end.ids
 
 
 @st.composite
@@ -51,6 +47,7 @@ def test_a_row_by_hand():
     assert rows.attention_mask.int().tolist() == [[1, 1, 1, 1, 1, 1, 1, 1, 0]]
     assert rows.action_mask.int().tolist() == [[0, 0, 0, 1, 1, 0, 1, 1, 0]]
     assert rows.turn_ids.tolist() == [[X, X, X, 0, 0, X, 1, 1, X]]
+    assert rows.state_ids.tolist() == [[X, X, X, 0, 0, X, 0, 0, X]]  # it saw "now" both times
     assert rows.rewards.tolist() == [[0, 0, 0, 0, -0.5, 0, 0, 2.0, 0]]
     assert rows.rollout_logprobs.tolist() == [
         [0, 0, 0, -0.125 * 21, -0.125 * 22, 0, -0.125 * 23, -0.125 * 24, 0]
@@ -69,7 +66,7 @@ def test_rows_are_what_was_prompted_and_sampled(played: list[Trajectory]):
     rows = batch(*played, images=True)
     for number, trajectory in enumerate(played):
         turns = trajectory.turns
-        wanted = [id for turn in turns for id in (*turn.prompt_ids, *turn.reply_ids)]
+        wanted = [id for turn in turns for id in (*turn.prompt.ids, *turn.reply_ids)]
         if trajectory.stop == "truncated":
             wanted += after(trajectory)
         real = rows.attention_mask[number]
@@ -104,43 +101,19 @@ def test_only_what_did_not_terminate_is_bootstrapped_after_its_final_observation
     assert width == max(lengths) + 1
 
 
-def test_a_final_observation_that_does_not_fit_is_left_out():
-    played = toy.play([toy.WAIT] * 5)
-    length = sum(len(turn.prompt_ids) + len(turn.reply_ids) for turn in played.turns)
-    full = length + len(after(played))
-    fits = batch(played, room=full)
-    assert fits.attention_mask.sum() == full
-    assert fits.bootstrap_index.tolist() == [full]
-    tight = batch(played, room=full - 1)
-    assert tight.attention_mask.sum() == length
-    assert tight.bootstrap_index.tolist() == [length - 1]  # before the last sampled token
-    assert tight.action_mask[0, length - 1]
-
-
-def test_an_image_that_does_not_fit_is_left_out_with_its_tokens():
-    played = toy.play([toy.WAIT] * 5, images=True)
-    assert batch(played, images=True).vision.rows == ((0,) * 6,)  # pyright: ignore
-    length = sum(len(turn.prompt_ids) + len(turn.reply_ids) for turn in played.turns)
-    tight = batch(played, images=True, room=length)
-    assert tight.vision is not None
-    assert tight.vision.rows == ((0,) * 5,)
-    toy.renderer(images=True).check_images(tight.input_ids.flatten().tolist(), tight.vision)
+def test_without_room_for_a_final_observation_the_value_is_read_before_the_last_token():
+    played = replace(toy.play([toy.WAIT] * 5), end=None)
+    length = sum(len(turn.prompt.ids) + len(turn.reply_ids) for turn in played.turns)
+    rows = batch(played)
+    assert rows.attention_mask.sum() == length
+    assert rows.bootstrap_index.tolist() == [length - 1]
+    assert rows.action_mask[0, length - 1]
 
 
 def test_a_cut_trajectory_is_bootstrapped_like_a_truncated_one():
     played = toy.play([toy.WAIT] * 5)
     cut = batch(replace(played, stop="cut"))
     assert cut.bootstrap_index.tolist() == batch(played).bootstrap_index.tolist()
-    unseen = batch(replace(played, stop="cut", final_observation=None))
-    assert unseen.bootstrap_index.tolist() == [int(unseen.attention_mask.sum()) - 1]
-
-
-def test_a_cut_off_last_reply_gets_its_end_before_the_final_observation():
-    played = toy.play([toy.WAIT] * 5)
-    last = replace(played.turns[-1], finish="length")
-    unfinished = batch(replace(played, turns=(*played.turns[:-1], last)))
-    finished = batch(played)
-    assert unfinished.attention_mask.sum() == finished.attention_mask.sum() + 1
 
 
 def test_each_distinct_image_is_stored_once():
@@ -181,11 +154,10 @@ def test_image_rows_survive_shuffling_and_splitting(played: list[Trajectory], da
 
 def shown(trajectory: Trajectory) -> list:
     """Every image of the row, in reading order."""
-    end = trajectory.final_observation
-    observations = [turn.observation for turn in trajectory.turns]
-    if trajectory.stop == "truncated" and end is not None:
-        observations.append(end)
-    return [image for observation in observations for image in observation.images]
+    prompts = [turn.prompt for turn in trajectory.turns]
+    if trajectory.end is not None:
+        prompts.append(trajectory.end)
+    return [image for prompt in prompts for image in prompt.images]
 
 
 def test_what_cannot_be_learned_from_is_refused():

@@ -76,14 +76,14 @@ def test_a_turn_keeps_the_tokens_that_were_added_and_sampled():
     playing = collector([toy.GO, toy.WAIT])
     played = play_one(playing, seed=1)
     first, second, third = played.turns
-    assert first.prompt_ids == toy.renderer().first(toy.TASK, first.observation)
-    assert second.prompt_ids == toy.renderer().next(second.observation, "stop")
+    assert first.prompt.ids == toy.renderer().first(toy.TASK, first.observation)
+    assert second.prompt.ids == toy.renderer().next(second.observation, "stop")
     assert first.reply_ids == third.reply_ids == toy.encode_reply(toy.GO)
     assert second.reply_logprobs == (-1.0,) * len(toy.encode_reply(toy.WAIT))
     assert second.reply == Reply(toy.WAIT, actions=("wait",))
     requests = playing.engine.requests  # pyright: ignore
-    assert requests[0].prompt_ids == first.prompt_ids
-    assert requests[1].prompt_ids == first.prompt_ids + first.reply_ids + second.prompt_ids
+    assert requests[0].prompt_ids == first.prompt.ids
+    assert requests[1].prompt_ids == first.prompt.ids + first.reply_ids + second.prompt.ids
     assert len({request.seed for request in requests}) == 3
     assert len({request.session for request in requests}) == 1
 
@@ -146,8 +146,8 @@ def test_a_reply_without_end_of_turn_is_not_executed():
         toy.GO, actions=(), problem=f"no end of turn within {len(reply) - 1} tokens"
     )
     assert played.stop == "truncated"  # it never got to count down
-    assert played.turns[1].prompt_ids == toy.renderer().next(played.turns[1].observation, "length")
-    assert played.turns[1].prompt_ids[0] == reply[-1]  # the end of turn is supplied
+    assert played.turns[1].prompt.ids == toy.renderer().next(played.turns[1].observation, "length")
+    assert played.turns[1].prompt.ids[0] == reply[-1]  # the end of turn is supplied
 
 
 def test_a_cut_reply_that_is_malformed_too_says_both():
@@ -161,7 +161,7 @@ def test_a_full_context_truncates_the_episode_between_two_turns():
     free = play_one(collector([toy.WAIT]), seed=3, max_tokens=20)
     assert len(free.turns) == 5
     # tokens of the context when the third reply is asked for
-    third = sum(len(turn.prompt_ids) for turn in free.turns[:3])
+    third = sum(len(turn.prompt.ids) for turn in free.turns[:3])
     third += sum(len(turn.reply_ids) for turn in free.turns[:2])
     for context_length, turns in ((third + 20, 3), (third + 19, 2)):
         played = play_one(
@@ -173,7 +173,7 @@ def test_a_full_context_truncates_the_episode_between_two_turns():
 
 
 def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
-    prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt_ids)
+    prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt.ids)
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
     message = (

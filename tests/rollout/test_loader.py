@@ -30,6 +30,7 @@ def batch(rows: int) -> RolloutBatch:
         attention_mask=real,
         action_mask=action_mask,
         turn_ids=action_mask.long() - 1,
+        state_ids=action_mask.long() - 1,
         rewards=torch.zeros(real.shape),
         rollout_logprobs=torch.zeros(real.shape),
         trajectory_ids=numbers,

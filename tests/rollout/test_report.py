@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vagentrl.rollout.report import episode_report, success_interval
-from vagentrl.types import Finish, Observation, Reply, Trajectory, Turn
+from vagentrl.types import Finish, Observation, Prompt, Reply, Trajectory, Turn
 
 
 def turn(
@@ -18,7 +18,14 @@ def turn(
 ) -> Turn:
     reply = Reply("go", problem=problem)
     return Turn(
-        Observation("now"), (1,), (2,) * tokens, (-1.0,) * tokens, reply, reward, finish, metrics
+        Observation("now"),
+        Prompt((1,)),
+        (2,) * tokens,
+        (-1.0,) * tokens,
+        reply,
+        reward,
+        finish,
+        metrics,
     )
 
 
@@ -27,6 +34,15 @@ def episode(*turns: Turn) -> Trajectory:
 
 
 FAILED = Trajectory("toy", 0, 0, 0, (turn(5.0, success=1.0),), "failed", error="EnvError: broken")
+
+
+def test_an_episode_that_goes_on_counts_when_it_ends_and_as_a_whole():
+    cut = replace(episode(turn(1.0), turn(2.0, tokens=4)), stop="cut")
+    rest = replace(episode(turn(4.0, success=1.0)), earlier_turns=2, earlier_reward=3.0)
+    report = episode_report([cut, rest], "")
+    assert (report["success_rate"], report["return"], report["turns"]) == (1.0, 7.0, 3.0)
+    assert report["reply_tokens"] == 2.0  # 1, 4 and 1 in three turns
+    assert "return" not in episode_report([cut], "")
 
 
 # Newcombe (1998), "Two-sided confidence intervals for the single proportion", table I, method 3.

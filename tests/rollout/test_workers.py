@@ -53,11 +53,11 @@ class Obedient(Environment):
 
 
 async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
-    async with pool.episode() as run:
-        _, _, observation = await run(reset, seed, 7)
+    async with pool.place() as worker:
+        _, _, observation = await pool.run(worker, reset, seed, 7)
         told = [observation.text]
         for text in replies:
-            told.append((await run(step, Reply(text))).observation.text)
+            told.append((await pool.run(worker, step, Reply(text))).observation.text)
         return told
 
 
@@ -243,16 +243,16 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
 
     async def in_turn() -> list[str]:
         errors = []
-        async with places.episode() as run:
-            prompt, _, _ = await run(reset, 0, 0)
+        async with places.place() as worker:
+            prompt, _, _ = await places.run(worker, reset, 0, 0)
             assert prompt != f"I live in process {os.getpid()}"
         for text in ("raise", "die", "hang"):
             try:
-                async with places.episode() as run:
+                async with places.place() as worker:
                     places.timeout_s = 30  # an interpreter has to start
-                    prompt, _, _ = await run(reset, 0, 0)
+                    prompt, _, _ = await places.run(worker, reset, 0, 0)
                     places.timeout_s = 0.5 if text == "hang" else 30
-                    await run(step, Reply(text))
+                    await places.run(worker, step, Reply(text))
             except EnvError as error:
                 errors.append(str(error))
         return [*errors, prompt]

@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
 from lightning import LightningModule, Trainer
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
 
+log = logging.getLogger(__name__)
 
-class CriticWarmup(AgentCallback):
-    """Only the critic learns in the first iterations; the actor stays bit-identical.
 
-    Args:
-        iterations: How many.
+@dataclass(frozen=True)
+class Warmup:
+    """Iterations at the start in which only the critic learns.
+
+    Attributes:
+        rounds: How many.
+        batches: Batches of episodes that are collected for all of them together.
+        part: Share of these that is learned from in a round.
     """
 
-    def __init__(self, iterations: int = 1) -> None:
-        if iterations < 1:
-            raise ConfigError(
-                f"CriticWarmup.iterations is {iterations};"
-                " give 1 or more, or leave the callback out"
-            )
-        self.iterations = iterations
+    rounds: int = 0
+    batches: int = 1
+    part: float = 1.0
+
+
+class CriticWarmup(AgentCallback):
+    """Only the critic learns in the first iterations; the actor stays bit-identical (Verlog).
+
+    Episodes are collected once. In every round the critic reads their values anew, the estimator
+    gives new returns, and the critic learns from a random part of them. A round is an iteration.
+
+    Args:
+        rounds: Rounds at most (Verlog's ``w_iter``).
+        batches: Batches to collect (``w_epoch``; 40 in Verlog, with 5 rounds on a tenth each).
+        part: Share of the rows that a round learns from.
+        tolerance: End when the value loss of a round falls by less than this share of the one
+            before; None always takes all rounds.
+    """
+
+    def __init__(
+        self,
+        rounds: int = 1,
+        batches: int = 1,
+        part: float = 1.0,
+        tolerance: float | None = None,
+    ) -> None:
+        for name, count in {"rounds": rounds, "batches": batches}.items():
+            if count < 1:
+                raise ConfigError(
+                    f"CriticWarmup.{name} is {count}; give 1 or more, or leave the callback out"
+                )
+        if not 0 < part <= 1:
+            raise ConfigError(f"CriticWarmup.part is {part}; give a share above 0, up to 1")
+        if tolerance is not None and tolerance < 0:
+            raise ConfigError(f"CriticWarmup.tolerance is {tolerance}; give 0 or more, or null")
+        self.rounds = rounds
+        self.batches = batches
+        self.part = part
+        self.tolerance = tolerance
+        self._loss = math.inf
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if not pl_module.advantage.needs_critic:  # pyright: ignore
@@ -29,4 +72,29 @@ class CriticWarmup(AgentCallback):
                 f"CriticWarmup is set but model.advantage ({type(pl_module.advantage).__name__}) "
                 "uses no critic; leave the callback out or choose an estimator with a critic"
             )
-        pl_module.first_actor_iteration = self.iterations  # pyright: ignore
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.warmup = Warmup(self.rounds, self.batches, self.part)  # pyright: ignore
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        agent: Any = pl_module
+        if agent.actor_is_training:  # from the next iteration on, or already
+            return
+        before, self._loss = self._loss, float(trainer.callback_metrics["train/value_loss"])
+        if self.tolerance is not None and self._loss > before * (1 - self.tolerance):
+            log.info(
+                "the critic is warm after %d rounds: value loss %.4g, then %.4g",
+                agent.iteration,
+                before,
+                self._loss,
+            )
+            self.rounds = agent.iteration
+            agent.warmup = replace(agent.warmup, rounds=self.rounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "loss": self._loss}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._loss = state_dict["loss"]
+        if state_dict["rounds"] < self.rounds:  # it converged; else the configuration decides
+            self.rounds = state_dict["rounds"]

@@ -78,10 +78,11 @@ class RunSummary(Callback):
                     metrics["val/success_rate_low"],
                     metrics["val/success_rate_high"],
                 ]
-        failed = sum(m["rollout/episodes"] * m["rollout/failed"] for m in self._iterations)
+        collected = [m for m in self._iterations if "rollout/episodes" in m]  # warm-ups reuse them
+        failed = sum(m["rollout/episodes"] * m["rollout/failed"] for m in collected)
         return summary | {
             "iterations": len(self._iterations),
-            "episodes": round(sum(m["rollout/episodes"] for m in self._iterations)),
+            "episodes": round(sum(m["rollout/episodes"] for m in collected)),
             "failed_episodes": round(failed),
             "seconds": self._seconds(),
             "evaluations": self._evaluations,
@@ -90,7 +91,7 @@ class RunSummary(Callback):
     def _seconds(self) -> Metrics:
         stages = {
             stage: sum(
-                metrics[f"time/{stage}"]
+                metrics.get(f"time/{stage}", 0.0)
                 for metrics in (self._evaluations if stage == "evaluate" else self._iterations)
             )
             for stage in STAGES
@@ -152,7 +153,8 @@ def _draw_success(axes: Axes, evaluations: list[Metrics], iterations: list[Metri
 
 
 def _curve(records: list[Metrics], name: str) -> tuple[list[float], list[float]]:
-    return [m["iteration"] for m in records], [m[name] for m in records]
+    known = [m for m in records if name in m]
+    return [m["iteration"] for m in known], [m[name] for m in known]
 
 
 def _table(summary: dict[str, Any]) -> str:

@@ -223,13 +223,8 @@ class AgentModule(LightningModule):
     ) -> Any:
         return batch  # batches are made where the models are
 
-    def training_step(self, batch: TrainBatch | None, batch_idx: int) -> Tensor | None:
-        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's.
-
-        None, which steps nothing, when there is nothing to learn from.
-        """
-        if batch is None:
-            return None
+    def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
+        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
         loss = batch.weights.new_zeros(())
         states = None
         if self.actor_is_training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.errors import ShapeError
-from vagentrl.types import RolloutBatch, Trajectory
+from vagentrl.types import Observation, Prompt, RolloutBatch, Trajectory, Turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,48 +23,44 @@ if TYPE_CHECKING:
 class _Row:
     """One context under construction; every list has one entry per token."""
 
+    trajectory: int
     input_ids: list[int] = field(default_factory=list)
     action_mask: list[bool] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
+    state_ids: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
-    def prompt(self, ids: Sequence[int], images: Sequence[Image]) -> None:
-        count = len(ids)
-        self.input_ids += ids
+    def prompt(self, prompt: Prompt) -> None:
+        count = len(prompt.ids)
+        self.input_ids += prompt.ids
         self.action_mask += [False] * count
         self.turn_ids += [-1] * count
+        self.state_ids += [-1] * count
         self.rewards += [0.0] * count
         self.logprobs += [0.0] * count
-        self.images += images
+        self.images += prompt.images
 
-    def reply(
-        self, ids: Sequence[int], logprobs: Sequence[float], turn: int, reward: float
-    ) -> None:
-        count = len(ids)
-        self.input_ids += ids
+    def reply(self, turn: Turn, number: int, state: int) -> None:
+        count = len(turn.reply_ids)
+        self.input_ids += turn.reply_ids
         self.action_mask += [True] * count
-        self.turn_ids += [turn] * count
-        self.rewards += [0.0] * (count - 1) + [reward]
-        self.logprobs += logprobs
+        self.turn_ids += [number] * count
+        self.state_ids += [state] * count
+        self.rewards += [0.0] * (count - 1) + [turn.reward]
+        self.logprobs += turn.reply_logprobs
 
 
 def collate(
-    trajectories: Sequence[Trajectory],
-    renderer: Renderer,
-    *,
-    temperature: float,
-    context_length: int,
+    trajectories: Sequence[Trajectory], renderer: Renderer, *, temperature: float
 ) -> RolloutBatch:
-    """Full-history rows: each trajectory is one row, its final observation included.
+    """Rows of tokens: a turn whose prompt is a whole context begins one, others continue it.
 
     Args:
         trajectories: Episodes with at least one turn each; failed ones do not belong here.
-        renderer: Renders the final observation and encodes the images.
+        renderer: Encodes the images.
         temperature: What the replies were sampled with.
-        context_length: A final observation that does not fit is left out; the value is then read
-            before the last sampled token.
 
     Raises:
         ShapeError: When there is no trajectory, or a failed one.
@@ -72,57 +69,63 @@ def collate(
         raise ShapeError(
             "there are no trajectories to learn from; let fewer be filtered out, or play more"
         )
-    rows, bootstrap_columns = [], []
+    states: dict[tuple[int, bytes], int] = {}
+    rows: list[_Row] = []
+    ends: list[tuple[int, int] | None] = []  # row and column to bootstrap from
     for number, trajectory in enumerate(trajectories):
         if trajectory.stop == "failed" or not trajectory.turns:
             raise ShapeError(
                 f"trajectory {number} (seed {trajectory.seed}, {trajectory.stop}) has "
                 f"{len(trajectory.turns)} turns; drop failed episodes before collating"
             )
-        row = _Row()
         for turn_number, turn in enumerate(trajectory.turns):
-            row.prompt(turn.prompt_ids, turn.observation.images)
-            row.reply(turn.reply_ids, turn.reply_logprobs, turn_number, turn.reward)
-        bootstrap_columns.append(_add_end(row, trajectory, renderer, context_length))
-        rows.append(row)
+            if turn_number == 0 or turn.prompt.whole:
+                rows.append(_Row(number))
+            seen = (trajectory.group_id, _fingerprint(turn.observation))
+            rows[-1].prompt(turn.prompt)
+            rows[-1].reply(turn, turn_number, states.setdefault(seen, len(states)))
+        if trajectory.stop == "terminated":
+            ends.append(None)
+        elif trajectory.end is None:
+            ends.append((len(rows) - 1, len(rows[-1].input_ids) - 1))
+        else:
+            if trajectory.end.whole:
+                rows.append(_Row(number))
+            rows[-1].prompt(trajectory.end)
+            ends.append((len(rows) - 1, len(rows[-1].input_ids)))
 
     # One column more than the longest row: the value after a row's last token has a place to be.
     width = max(len(row.input_ids) for row in rows) + 1
-    bootstrap = [
-        -1 if column is None else number * width + column
-        for number, column in enumerate(bootstrap_columns)
-    ]
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     shows_images = any(row.images for row in rows)
+    of_row = torch.tensor([row.trajectory for row in rows])
+    versions = torch.tensor([trajectory.policy_version for trajectory in trajectories])
     return RolloutBatch(
         input_ids=_pad([row.input_ids for row in rows], width, torch.long),
         attention_mask=torch.arange(width) < lengths[:, None],
         action_mask=_pad([row.action_mask for row in rows], width, torch.bool),
         turn_ids=_pad([row.turn_ids for row in rows], width, torch.long, fill=-1),
+        state_ids=_pad([row.state_ids for row in rows], width, torch.long, fill=-1),
         rewards=_pad([row.rewards for row in rows], width, torch.float32),
         rollout_logprobs=_pad([row.logprobs for row in rows], width, torch.float32),
-        trajectory_ids=torch.arange(len(rows)),
+        trajectory_ids=of_row,
         group_ids=torch.tensor([trajectory.group_id for trajectory in trajectories]),
-        policy_version=torch.tensor([trajectory.policy_version for trajectory in trajectories]),
-        bootstrap_index=torch.tensor(bootstrap),
+        policy_version=versions[of_row],
+        bootstrap_index=torch.tensor(
+            [-1 if end is None else end[0] * width + end[1] for end in ends]
+        ),
         temperature=temperature,
         vision=renderer.encode_rows([row.images for row in rows]) if shows_images else None,
     )
 
 
-def _add_end(
-    row: _Row, trajectory: Trajectory, renderer: Renderer, context_length: int
-) -> int | None:
-    """Append what follows the last turn; return the column to bootstrap from, None if none."""
-    if trajectory.stop == "terminated":
-        return None
-    end = trajectory.final_observation
-    if end is not None:
-        ids = renderer.next(end, trajectory.turns[-1].finish)
-        if len(row.input_ids) + len(ids) <= context_length:
-            row.prompt(ids, end.images)
-            return len(row.input_ids)
-    return len(row.input_ids) - 1
+def _fingerprint(observation: Observation) -> bytes:
+    """The same for observations that look the same."""
+    digest = hashlib.blake2b(observation.text.encode(), digest_size=16)
+    for image in observation.images:
+        digest.update(f"{image.mode} {image.size}".encode())
+        digest.update(image.tobytes())
+    return digest.digest()
 
 
 def _pad(rows: Sequence[Sequence[float]], width: int, dtype: torch.dtype, fill: int = 0) -> Tensor:

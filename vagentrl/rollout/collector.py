@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, RolloutError
+from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import WorkerPool, reset, step
-from vagentrl.types import Observation, Reply, Stop, Trajectory, Turn
+from vagentrl.rollout.workers import Worker, WorkerPool, reset, step
+from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
+
+OnEnd = Callable[[Trajectory], None]
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Collector:
         renderer: Text and images to tokens.
         pools: Workers of each environment, by its name.
         context_length: Tokens that the model can read.
+        context: What the model sees of the past.
     """
 
     def __init__(
@@ -50,18 +56,20 @@ class Collector:
         renderer: Renderer,
         pools: Mapping[str, WorkerPool],
         context_length: int,
+        context: Context = FullHistory(),  # noqa: B008 (frozen)
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.pools = pools
         self.context_length = context_length
-        self._sessions = itertools.count()
+        self.context = context
+        self.sessions = itertools.count()
 
     def collect(
         self,
         episodes: Sequence[Episode],
         sampling: Sampling,
-        on_end: Callable[[Trajectory], None] = lambda trajectory: None,
+        on_end: OnEnd = lambda trajectory: None,
     ) -> list[Trajectory]:
         """Play all episodes; returns their trajectories in the same order.
 
@@ -77,111 +85,261 @@ class Collector:
             RolloutError: When every episode failed.
             ConfigError: When there is no room for even one reply.
         """
-        trajectories = asyncio.run(self._collect(episodes, sampling, on_end))
-        if episodes and all(trajectory.error for trajectory in trajectories):
+
+        async def play(episode: Episode) -> list[Trajectory]:
+            game = Game(self, episode)
+            try:
+                async with self.pools[episode.environment].place() as worker:
+                    await game.begin(worker)
+                    while game.stop is None:
+                        await game.play(sampling)
+            except RolloutError as error:
+                game.fail(error)
+            trajectory = game.take()
+            on_end(trajectory)
+            return [trajectory]
+
+        return self._run([play(episode) for episode in episodes])
+
+    def collect_turns(
+        self,
+        lanes: Sequence[Lane],
+        turns: int,
+        sampling: Sampling,
+        on_end: OnEnd = lambda trajectory: None,
+    ) -> list[Trajectory]:
+        """Play so many turns in every lane, however long its episodes are (Verlog).
+
+        An episode that ends gives way to the lane's next. One that is still going on after the
+        last turn is cut there, and goes on in the next call. An episode that fails costs its lane
+        the turn in which it failed.
+
+        Args:
+            lanes: Where to play on.
+            turns: Turns in each.
+            sampling: How replies are sampled.
+            on_end: Called with each trajectory as it ends or is cut.
+
+        Returns:
+            Trajectories, lane after lane, in the order in which they were played.
+
+        Raises:
+            RolloutError: When every episode failed.
+            ConfigError: When there is no room for even one reply.
+        """
+
+        async def play(lane: Lane) -> list[Trajectory]:
+            trajectories: list[Trajectory] = []
+            for left in reversed(range(turns)):
+                game = await lane.turn(self, sampling)
+                if left == 0 or game.stop is not None:
+                    trajectories.append(game.take())
+                    on_end(trajectories[-1])
+            return trajectories
+
+        return self._run([play(lane) for lane in lanes])
+
+    def _run(self, playing: Sequence[Coroutine[Any, Any, list[Trajectory]]]) -> list[Trajectory]:
+        async def run() -> list[list[Trajectory]]:
+            for pool in self.pools.values():
+                pool.open()
+            return await asyncio.gather(*playing)
+
+        trajectories = [trajectory for played in asyncio.run(run()) for trajectory in played]
+        if trajectories and all(trajectory.error for trajectory in trajectories):
             raise RolloutError(
-                f"all {len(episodes)} episodes failed; the first one: {trajectories[0].error}"
+                f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
             )
         return trajectories
 
-    async def _collect(
-        self,
-        episodes: Sequence[Episode],
-        sampling: Sampling,
-        on_end: Callable[[Trajectory], None],
-    ) -> list[Trajectory]:
-        for pool in self.pools.values():
-            pool.open()
 
-        async def play(episode: Episode) -> Trajectory:
-            trajectory = await self._play(episode, sampling)
-            on_end(trajectory)
-            return trajectory
+class Lane:
+    """A place where one episode follows another, from batch to batch.
 
-        return await asyncio.gather(*(play(episode) for episode in episodes))
+    Args:
+        episodes: The lane's episode by its number, from 0.
+    """
 
-    async def _play(self, episode: Episode, sampling: Sampling) -> Trajectory:
-        session = next(self._sessions)
-        turns: list[Turn] = []
-        stop: Stop = "failed"
-        final_observation, error = None, None
+    def __init__(self, episodes: Callable[[int], Episode]) -> None:
+        self._episodes = episodes
+        self._number = 0
+        self._told: list[tuple[tuple[int, ...], Finish]] = []  # replies to play again
+        self._game: Game | None = None
+        self._worker: Worker | None = None
+
+    async def turn(self, collector: Collector, sampling: Sampling) -> Game:
+        """Play one turn; an episode that is over gives way to the next."""
+        if self._game is not None and self._game.stop is not None:
+            self._game, self._number = None, self._number + 1
+        episode = self._episodes(self._number)
+        pool = collector.pools[episode.environment]
+        game = self._game = self._game or Game(collector, episode)
         try:
-            async with self.pools[episode.environment].episode() as run:
-                stop, final_observation = await self._turns(run, session, episode, sampling, turns)
-        except RolloutError as failure:  # a bad rollout is data, not a crash
-            error = f"{type(failure).__name__}: {failure}"
-        finally:
-            self.engine.release(session)
-        return Trajectory(
-            environment=episode.environment,
-            seed=episode.seed,
-            group_id=episode.group_id,
-            policy_version=self.engine.policy_version,
-            turns=tuple(turns),
-            stop=stop,
-            final_observation=final_observation,
-            error=error,
-        )
+            if self._worker is None:
+                self._worker = pool.hire()
+            if not game.begun:
+                await game.begin(self._worker)
+                for reply_ids, finish in self._told:
+                    await game.reply(reply_ids, (0.0,) * len(reply_ids), finish)
+                if self._told:
+                    game.take()
+            await game.play(sampling)
+        except RolloutError as error:
+            game.fail(error)
+            if self._worker is not None:
+                pool.dismiss(self._worker, sound=False)
+            self._worker = None
+        self._told = []
+        return game
 
-    async def _turns(
-        self,
-        run: Callable,
-        session: int,
-        episode: Episode,
-        sampling: Sampling,
-        turns: list[Turn],
-    ) -> tuple[Stop, Observation]:
-        """Play turns until the episode ends, adding them to `turns` as they are played."""
-        transition_seed, reply_seed = _split(episode.private_seed)
-        system_prompt, format, observation = await run(reset, episode.seed, transition_seed)
-        prompt_ids = self.renderer.first(system_prompt, observation)
-        context, images = list(prompt_ids), list(observation.images)
+    def close(self, collector: Collector) -> None:
+        """Let the environment go; the next turn would bring it back to where it is."""
+        if self._worker is not None:
+            collector.pools[self._episodes(self._number).environment].dismiss(self._worker)
+        self._worker = None
+        self.load_state_dict(self.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on elsewhere: which episode, and all that was replied in it."""
+        replies = self._told if self._game is None else self._game.replies
+        over = self._game is not None and self._game.stop is not None
+        return {"number": self._number + over, "replies": [] if over else list(replies)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there: the episode is played again, which its seeds allow."""
+        self._number = state["number"]
+        self._told = [(tuple(ids), finish) for ids, finish in state["replies"]]
+        self._game = None
+
+
+class Game:
+    """An episode in progress.
+
+    Args:
+        collector: Brings engine, renderer and environments.
+        episode: What to play.
+
+    Attributes:
+        stop: How it ended; None while it goes on.
+        begun: Whether the environment was reset.
+        replies: The tokens of every reply, and how it ended.
+    """
+
+    def __init__(self, collector: Collector, episode: Episode) -> None:
+        self.episode = episode
+        self.stop: Stop | None = None
+        self.begun = False
+        self.replies: list[tuple[tuple[int, ...], Finish]] = []
+        self._collector = collector
+        self._session = next(collector.sessions)
+        self._turns: list[Turn] = []
+        self._earlier_turns, self._earlier_reward = 0, 0.0
+        self._observation: Observation | None = None
+        self._prompt: Prompt | None = None
+        self._error: str | None = None
+
+    async def begin(self, worker: Worker) -> None:
+        """Reset the environment, and put what it shows before the first reply."""
+        collector, episode = self._collector, self.episode
+        self._pool, self._worker = collector.pools[episode.environment], worker
+        transition_seed, self._reply_seed = _split(episode.private_seed)
+        system_prompt, self._format, observation = await self._pool.run(
+            worker, reset, episode.seed, transition_seed
+        )
+        self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
+        self.begun = True
+        self._ask(observation)
+
+    async def play(self, sampling: Sampling) -> None:
+        """Sample a reply and let the environment answer it."""
         # A reply that the end of the context cuts off would count as malformed: the agent is not
         # asked unless there is room for all it may say.
-        room = self.context_length - sampling.max_tokens
-        if len(context) > room:
+        engine, conversation = self._collector.engine, self._conversation
+        room = self._collector.context_length - sampling.max_tokens
+        if len(conversation.ids) > room:
             raise ConfigError(
-                f"the first prompt of environment {episode.environment!r} has {len(context)} "
-                f"tokens and a reply may have {sampling.max_tokens}, but the model reads "
-                f"{self.context_length}. Shorten the system prompt, make the images smaller, lower "
-                "sampling.max_tokens, or take a model with a longer context"
+                f"the first prompt of environment {self.episode.environment!r} has "
+                f"{len(conversation.ids)} tokens and a reply may have {sampling.max_tokens}, but "
+                f"the model reads {self._collector.context_length}. Shorten the system prompt, "
+                "make the images smaller, lower sampling.max_tokens, or take a model with a "
+                "longer context"
             )
-        while True:
-            generation = await self.engine.generate(
-                GenerationRequest(
-                    session=session,
-                    prompt_ids=tuple(context),
-                    images=tuple(images),
-                    sampling=sampling,
-                    seed=reply_seed + len(turns),
-                )
+        generation = await engine.generate(
+            GenerationRequest(
+                session=self._session,
+                prompt_ids=tuple(conversation.ids),
+                images=tuple(conversation.images),
+                sampling=sampling,
+                seed=self._reply_seed + conversation.turns,
             )
-            reply = format.parse(self.renderer.decode(generation.reply_ids))
-            if generation.finish == "length":
-                reply = _unfinished(reply, len(generation.reply_ids))
-            result = await run(step, reply)
-            turns.append(
-                Turn(
-                    observation=observation,
-                    prompt_ids=prompt_ids,
-                    reply_ids=generation.reply_ids,
-                    reply_logprobs=generation.logprobs,
-                    reply=reply,
-                    reward=result.reward,
-                    finish=generation.finish,
-                    metrics=result.metrics,
-                )
+        )
+        await self.reply(generation.reply_ids, generation.logprobs, generation.finish)
+        if self.stop is None and len(conversation.ids) > room:
+            self.stop = "truncated"
+
+    async def reply(
+        self, reply_ids: tuple[int, ...], logprobs: tuple[float, ...], finish: Finish
+    ) -> None:
+        """Let the environment answer a reply, and put what it shows before the next."""
+        assert self._observation is not None
+        assert self._prompt is not None
+        self.replies.append((reply_ids, finish))
+        reply = self._format.parse(self._collector.renderer.decode(reply_ids))
+        if finish == "length":
+            reply = _unfinished(reply, len(reply_ids))
+        result = await self._pool.run(self._worker, step, reply)
+        self._turns.append(
+            Turn(
+                observation=self._observation,
+                prompt=self._prompt,
+                reply_ids=reply_ids,
+                reply_logprobs=logprobs,
+                reply=reply,
+                reward=result.reward,
+                finish=finish,
+                metrics=result.metrics,
             )
-            observation = result.observation
-            if result.terminated:
-                return "terminated", observation
-            if result.truncated:
-                return "truncated", observation
-            prompt_ids = self.renderer.next(observation, generation.finish)
-            context += [*generation.reply_ids, *prompt_ids]
-            images += observation.images
-            if len(context) > room:
-                return "truncated", observation
+        )
+        self._conversation.reply(reply_ids, finish)
+        self._ask(result.observation)
+        if result.terminated:
+            self.stop = "terminated"
+        elif result.truncated:
+            self.stop = "truncated"
+
+    def _ask(self, observation: Observation) -> None:
+        self._observation = observation
+        self._prompt = self._conversation.ask(observation)
+
+    def fail(self, error: RolloutError) -> None:
+        """A bad rollout is data, not a crash."""
+        self.stop, self._error = "failed", f"{type(error).__name__}: {error}"
+
+    def take(self) -> Trajectory:
+        """The turns since they were last taken; if there may be more, the trajectory is cut."""
+        self._collector.engine.release(self._session)
+        stop: Stop = self.stop or "cut"
+        shown = stop != "failed"
+        fits = shown and len(self._conversation.ids) <= self._collector.context_length
+        trajectory = Trajectory(
+            environment=self.episode.environment,
+            seed=self.episode.seed,
+            group_id=self.episode.group_id,
+            policy_version=self._collector.engine.policy_version,
+            turns=tuple(self._turns),
+            stop=stop,
+            final_observation=self._observation if shown else None,
+            end=self._prompt if fits and stop != "terminated" else None,
+            error=self._error,
+            earlier_turns=self._earlier_turns,
+            earlier_reward=self._earlier_reward,
+        )
+        self._earlier_turns += len(self._turns)
+        self._earlier_reward += trajectory.total_reward
+        self._turns = []
+        if self.stop is None:
+            self._prompt = self._conversation.whole()  # the next turn begins a row
+        return trajectory
 
 
 def _unfinished(reply: Reply, tokens: int) -> Reply:

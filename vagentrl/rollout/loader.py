@@ -26,7 +26,8 @@ class MinibatchLoader:
         minibatch_size: Rows in one optimizer step, about: minibatches are of equal size.
         micro_batch_size: Rows in one forward and backward pass at most.
         passes: How often each row is used (RAGEN's online-k).
-        seed: Decides the order.
+        seed: Decides the order, and the part.
+        part: Share of the rows to use at all, drawn at random.
     """
 
     def __init__(
@@ -40,12 +41,19 @@ class MinibatchLoader:
         micro_batch_size: int,
         passes: int,
         seed: int,
+        part: float = 1.0,
     ) -> None:
         self.whole = TrainBatch(rollout, scores, credit, torch.zeros_like(rollout.rewards))
         self.aggregation = aggregation
         self.passes = passes
         self.seed = seed
-        rows = len(rollout)
+        learns = (
+            rollout.action_mask.any(-1).nonzero().flatten().cpu()
+        )  # others are bootstrapped from
+        generator = torch.Generator().manual_seed(seed + 1)
+        order = torch.randperm(len(learns), generator=generator)
+        self.rows = learns[order[: max(1, round(part * len(learns)))]].sort().values
+        rows = len(self.rows)
         self.minibatches = max(1, round(rows / minibatch_size))
         largest = -(-rows // self.minibatches)
         self.accumulate = -(-largest // micro_batch_size)
@@ -57,7 +65,7 @@ class MinibatchLoader:
         generator = torch.Generator().manual_seed(self.seed)
         lengths = self.whole.rollout.attention_mask.sum(-1).cpu()
         for _ in range(self.passes):
-            order = torch.randperm(len(lengths), generator=generator)
+            order = self.rows[torch.randperm(len(self.rows), generator=generator)]
             for rows in order.tensor_split(self.minibatches):
                 yield from self._micro_batches(rows[lengths[rows].argsort(stable=True)])
 
@@ -72,3 +80,18 @@ class MinibatchLoader:
             else:  # rows one by one, and one less than in other minibatches: the shortest fills in
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
+
+
+class NoMinibatches:
+    """An iteration without a step: no group was worth a gradient.
+
+    Lightning would end the run at a loader of length 0; a batch that is None it passes over.
+    """
+
+    accumulate = 1
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[None]:
+        yield None

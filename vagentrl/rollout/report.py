@@ -31,7 +31,8 @@ def success_interval(successes: int, episodes: int) -> tuple[float, float]:
 def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
     """Means over episodes, and over turns for the environment's own metrics.
 
-    Failed episodes count only in ``episodes`` and in ``failed``, their share of them.
+    Failed episodes count only in ``episodes`` and in ``failed``, their share of them. Of an episode
+    that goes on in a later batch, only the turns count; when it ends, it counts as a whole.
 
     Args:
         trajectories: The episodes.
@@ -42,17 +43,19 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
         "failed": 1 - len(played) / len(trajectories) if trajectories else 0.0,
         "episodes": float(len(trajectories)),
     }
-    if played:
-        successes = sum(t.success for t in played)
-        low, high = success_interval(successes, len(played))
-        turns = [turn for t in played for turn in t.turns]
+    if ended := [t for t in played if t.stop != "cut"]:
+        successes = sum(t.success for t in ended)
+        low, high = success_interval(successes, len(ended))
         report |= {
-            "success_rate": successes / len(played),
+            "success_rate": successes / len(ended),
             "success_rate_low": low,
             "success_rate_high": high,
-            "return": _mean([t.total_reward for t in played]),
-            "turns": _mean([len(t.turns) for t in played]),
-            "truncated": _mean([t.stop != "terminated" for t in played]),
+            "return": _mean([t.earlier_reward + t.total_reward for t in ended]),
+            "turns": _mean([t.earlier_turns + len(t.turns) for t in ended]),
+            "truncated": _mean([t.stop != "terminated" for t in ended]),
+        }
+    if turns := [turn for t in played for turn in t.turns]:
+        report |= {
             "reply_tokens": _mean([len(turn.reply_ids) for turn in turns]),
             "unfinished_replies": _mean([turn.finish == "length" for turn in turns]),
             "malformed_replies": _mean([turn.reply.problem is not None for turn in turns]),

@@ -151,6 +151,9 @@ def _as_env_error(error: BaseException) -> EnvError:
     return wrapped
 
 
+Worker = ThreadWorker | ProcessWorker
+
+
 class WorkerPool:
     """Workers for one environment.
 
@@ -184,7 +187,7 @@ class WorkerPool:
         self.timeout_s = timeout_s
         self._make = lambda: (ThreadWorker if kind == "thread" else ProcessWorker)(factory)
         self._size = size
-        self._idle: list[ThreadWorker | ProcessWorker] = []
+        self._idle: list[Worker] = []
         self.open()
 
     def open(self) -> None:
@@ -192,27 +195,34 @@ class WorkerPool:
         self._places = asyncio.Semaphore(self._size)
 
     @contextlib.asynccontextmanager
-    async def episode(self) -> AsyncIterator[Callable]:
-        """A place for one episode: an async callable that runs a function on an environment.
-
-        Raises (from the callable):
-            EnvError: When the environment raises or takes longer than `timeout_s`.
-        """
+    async def place(self) -> AsyncIterator[Worker]:
+        """A worker for one episode, as soon as one of the places is free."""
         async with self._places:
-            worker = self._idle.pop() if self._idle else self._make()
+            worker = self.hire()
             sound = False
             try:
-                yield lambda function, *arguments: self._run(worker, function, arguments)
+                yield worker
                 sound = True
             finally:
-                if sound:
-                    self._idle.append(worker)
-                else:
-                    worker.close()
+                self.dismiss(worker, sound=sound)
 
-    async def _run(
-        self, worker: ThreadWorker | ProcessWorker, function: Callable, arguments: tuple
-    ) -> Any:
+    def hire(self) -> Worker:
+        """A worker to keep for as long as one likes, whatever the number of places."""
+        return self._idle.pop() if self._idle else self._make()
+
+    def dismiss(self, worker: Worker, *, sound: bool = True) -> None:
+        """Give a worker back; one whose environment failed is thrown away."""
+        if sound:
+            self._idle.append(worker)
+        else:
+            worker.close()
+
+    async def run(self, worker: Worker, function: Callable, *arguments: Any) -> Any:
+        """What a function says of the worker's environment.
+
+        Raises:
+            EnvError: When the environment raises or takes longer than `timeout_s`.
+        """
         answer = asyncio.wrap_future(worker.submit(function, *arguments))
         try:
             return await asyncio.wait_for(answer, self.timeout_s)

@@ -1,0 +1,152 @@
+"""What is collected, and what of it is learned from."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import runs
+from vagentrl.commands import VagentCLI
+from vagentrl.errors import ConfigError
+from vagentrl.types import Trajectory
+
+LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
+QUICK = ("--trainer.limit_val_batches=0",)
+
+
+def scalars(run: VagentCLI, name: str) -> list[float]:
+    return [event.value for event in runs.events(run).Scalars(name)]
+
+
+def played(run: VagentCLI) -> list[Trajectory]:
+    return run.datamodule.trajectories
+
+
+def test_a_fixed_number_of_turns_is_played_whatever_the_length_of_episodes(run_dir: Path):
+    run = runs.fit(*QUICK, "--data.turns=3", "--data.env.init_args.turn_limit=2")
+    # 4 lanes of 3 turns; an episode of 2 turns is over, the next is cut after 1
+    pieces = [(len(t.turns), t.earlier_turns, t.stop) for t in played(run)]
+    # the second batch goes on with the second turn of it, then plays a whole episode
+    assert pieces == [(1, 1, "truncated"), (2, 0, "truncated")] * 4
+    assert scalars(run, "rollout/turns") == [2.0, 2.0]
+    assert all(t.end is not None for t in played(run))
+
+
+def test_an_episode_in_progress_starts_a_row_with_its_whole_context(run_dir: Path):
+    run = runs.fit(*QUICK, "--data.turns=1", "--data.env.init_args.turn_limit=9")
+    for trajectory in played(run):
+        [turn] = trajectory.turns
+        assert (trajectory.stop, trajectory.earlier_turns) == ("cut", 1)
+        assert turn.prompt.whole
+        assert trajectory.end is not None
+        assert not trajectory.end.whole
+        shown = run.datamodule.renderer.tokenizer.decode(turn.prompt.ids)
+        assert shown.count("left, luck") == 2  # the first observation and this one
+
+
+def test_a_lane_whose_environment_fails_goes_on_with_its_next_episode(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    moody = "--data.env=tests.end_to_end.environments.Raising"
+    run = runs.fit(*QUICK, moody, "--data.turns=4")
+    failed = [t for t in played(run) if t.error is not None]
+    assert failed
+    assert "episodes failed; the first: EnvError" in caplog.text
+    assert sum(len(t.turns) for t in played(run)) + len(failed) == 4 * 4
+
+
+def test_groups_without_signal_are_dropped_before_they_are_scored(run_dir: Path):
+    rows: list[int] = []
+    run = runs.prepare(
+        *QUICK, LUCKY, "--data.filter=TopFraction", "--data.filter.fraction=0.25",
+        "--data.groups=8", "--trainer.max_epochs=1",
+    )  # fmt: skip
+    score = run.model.score
+    run.model.score = lambda rollout, earlier=None: (
+        rows.append(len(rollout)) or score(rollout, earlier)
+    )
+    run.trainer.fit(run.model, run.datamodule)
+    assert rows == [4]  # 2 of 8 groups, with 2 members each
+    assert run.trainer.callback_metrics["rollout/kept_groups"] == 0.25
+    assert run.trainer.callback_metrics["rollout/group_std"] > 0
+
+
+def test_when_no_group_has_signal_nothing_changes_and_the_run_goes_on(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    alike = "--data.env.init_args.turn_limit=1"  # nobody gets anywhere in one turn
+    settings = (*QUICK, alike, "--data.sampling.max_tokens=1", "--data.filter=DynamicSampling")
+    decay = "--model.optimizer.weight_decay=0.5"
+    before = runs.prepare(*settings)
+    before.model.build(frozenset())
+    with caplog.at_level(logging.WARNING):
+        run = runs.fit(*settings, decay, "--data.filter.rounds=2")
+    assert run.model.iteration == 2
+    assert runs.fingerprint(run.model.actor) == runs.fingerprint(before.model.actor)
+    assert "DynamicSampling kept none of the groups" in caplog.text
+    assert scalars(run, "rollout/kept_groups") == [0.0, 0.0]
+    assert scalars(run, "rollout/episodes") == [8, 8]  # two rounds of 2 x 2
+
+
+def test_dynamic_sampling_plays_more_groups_until_the_batch_is_full(run_dir: Path):
+    dynamic = ("--data.filter=DynamicSampling", "--data.filter.rounds=9", "--data.groups=4")
+    run = runs.fit(*QUICK, LUCKY, *dynamic, "--trainer.max_epochs=1")
+    spread: dict[int, set[float]] = {}
+    for trajectory in played(run):
+        spread.setdefault(trajectory.group_id, set()).add(trajectory.total_reward)
+    with_signal = sum(len(returns) > 1 for returns in spread.values())
+    rounds = len(spread) // 4
+    assert 1 < rounds < 9
+    assert with_signal >= 4 > sum(len(spread[group]) > 1 for group in range(4 * (rounds - 1)))
+    assert scalars(run, "rollout/kept_groups") == [pytest.approx(4 / len(spread))]
+
+
+def test_an_episode_of_400_turns_costs_no_more_than_a_short_one(run_dir: Path):
+    run = runs.fit(
+        *QUICK, "--data.context=Window", "--data.context.turns=2", "--data.turns=200",
+        "--data.env.init_args.turn_limit=1000", "--data.sampling.max_tokens=1",
+        "--data.groups=1", "--model.score_batch_size=64", "--data.micro_batch_size=32",
+        "--data.minibatch_size=512",
+    )  # fmt: skip
+    first, second = played(run)
+    longest = max(len(turn.prompt.ids) for turn in first.turns[:5])
+    for trajectory in (first, second):
+        assert (trajectory.stop, trajectory.earlier_turns, len(trajectory.turns)) == (
+            "cut",
+            200,
+            200,
+        )
+        assert max(len(turn.prompt.ids) for turn in trajectory.turns) == longest
+        assert trajectory.end is not None and trajectory.end.whole
+    for lane in run.datamodule._lanes:
+        assert len(lane.state_dict()["replies"]) == 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--data.filter=TopFraction", "--data.group_size=1"], "data.group_size is 1 and data.fil"),
+        (["--data.filter=Nucleus", "--data.turns=2"], "data.turns is 2 and data.filter is Nucleus"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused_at_once(
+    settings: list[str], message: str, run_dir: Path, capsys: Any
+):
+    with pytest.raises((ConfigError, SystemExit)) as refused:
+        runs.prepare(*settings)
+    assert message in f"{refused.value} {capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--data.group_size=1"], "data.group_size is 1 and model.advantage is GroupRelative"),
+        (["--data.turns=2"], "data.turns is 2 and model.advantage is GroupRelative"),
+    ],
+)
+def test_an_estimator_that_cannot_work_with_the_batch_is_refused(
+    settings: list[str], message: str, run_dir: Path
+):
+    with pytest.raises(ConfigError, match=message):
+        runs.fit(*QUICK, "--model.advantage=GroupRelative", *settings)

@@ -1,0 +1,81 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import toy
+from vagentrl.errors import ConfigError
+from vagentrl.filters import (
+    DynamicSampling,
+    GroupFilter,
+    KeepAll,
+    Nucleus,
+    TopFraction,
+    select_groups,
+)
+from vagentrl.types import Trajectory
+
+SPREADS = [0.1, 0.4, 0.0, 0.5]
+
+
+def kept(filter: GroupFilter, spreads: list[float] = SPREADS) -> list[int]:
+    return [group for group, keep in enumerate(filter.keep(spreads)) if keep]
+
+
+def test_a_fraction_of_the_groups_is_kept_those_that_differ_most():
+    assert kept(TopFraction(0.25)) == [3]
+    assert kept(TopFraction(0.5)) == [1, 3]
+    assert kept(TopFraction(0.75)) == [0, 1, 3]
+    assert kept(TopFraction(1.0)) == [0, 1, 3]  # one that never differs is worth nothing
+    assert kept(TopFraction(0.01)) == [3]  # one at least
+    assert kept(TopFraction(0.5), [0.2, 0.2, 0.2, 0.2]) == [0, 1]  # ties: the first
+
+
+def test_a_nucleus_is_the_fewest_groups_with_that_share_of_the_spread():
+    # the sum is 1.0; ranked 0.5, 0.4, 0.1, 0.0
+    assert kept(Nucleus(0.5)) == [3]
+    assert kept(Nucleus(0.51)) == [1, 3]
+    assert kept(Nucleus(0.9)) == [1, 3]
+    assert kept(Nucleus(0.91)) == [0, 1, 3]
+    assert kept(Nucleus(1.0)) == [0, 1, 3]
+
+
+def test_dynamic_sampling_keeps_whatever_differs():
+    assert kept(DynamicSampling()) == [0, 1, 3]
+    assert kept(DynamicSampling(min_std=0.1)) == [1, 3]
+
+
+def test_without_any_spread_only_keep_all_keeps():
+    for filter in (TopFraction(1.0), Nucleus(1.0), DynamicSampling()):
+        assert kept(filter, [0.0, 0.0]) == []
+        assert kept(filter, []) == []
+    assert kept(KeepAll(), [0.0, 0.0]) == [0, 1]
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.floats(0.01, 1))
+def test_a_nucleus_holds_its_share_and_no_group_too_many(spreads: list[float], share: float):
+    held = sorted((spreads[group] for group in kept(Nucleus(share), spreads)), reverse=True)
+    assert sum(held) >= share * sum(spreads) * (1 - 1e-6)
+    assert sum(held[:-1]) <= share * sum(spreads) * (1 + 1e-6)
+
+
+def test_groups_are_taken_whole():
+    # returns of seed 1 (two left): 1 - 0.25 = 0.75 at best, -0.25 for every wait
+    def episode(group: int, waits: int) -> Trajectory:
+        return toy.play([*[toy.WAIT] * waits, toy.GO, toy.GO], seed=1, group_id=group)
+
+    played = [episode(4, 0), episode(4, 0), episode(9, 0), episode(9, 2), episode(7, 1)]
+    groups, spreads = select_groups(played, TopFraction(0.5))
+    assert [[t.group_id for t in group] for group in groups] == [[9, 9]]
+    # 0.75 and 0.25: mean 0.5, squares 2 * 0.0625, one less than two members, so sqrt(0.125)
+    assert spreads == pytest.approx([0.0, 0.125**0.5, 0.0])
+
+
+def test_filters_that_keep_nothing_are_refused():
+    with pytest.raises(ConfigError, match=r"TopFraction\.fraction is 0.*keeps nothing"):
+        TopFraction(0)
+    with pytest.raises(ConfigError, match=r"Nucleus\.share is 1.5"):
+        Nucleus(1.5)
+    with pytest.raises(ConfigError, match=r"DynamicSampling\.rounds is 0"):
+        DynamicSampling(rounds=0)
+    with pytest.raises(ConfigError, match=r"DynamicSampling\.min_std is -1"):
+        DynamicSampling(min_std=-1)

@@ -1,0 +1,100 @@
+"""One episode's context, as its turns go by."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from vagentrl.contexts import Context
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.types import Finish, Observation, Prompt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+
+
+class _Exchange(NamedTuple):
+    """A turn as later ones see it."""
+
+    observation: Observation
+    reply_ids: tuple[int, ...]
+    finish: Finish
+
+
+class Conversation:
+    """Writes prompts for an episode; remembers no more turns than later ones will see.
+
+    Args:
+        renderer: Text and images to tokens.
+        context: What is seen of the past.
+        system: The system prompt.
+
+    Attributes:
+        ids: Tokens of the context before the next reply.
+        images: Its images.
+        turns: Replies so far.
+    """
+
+    def __init__(self, renderer: Renderer, context: Context, system: str) -> None:
+        self.renderer = renderer
+        self.context = context
+        self.system = system
+        self.ids: list[int] = []
+        self.images: list[Image] = []
+        self.turns = 0
+        self._past: deque[_Exchange] = deque(maxlen=context.memory)
+        self._start = 0  # the first turn in `ids`
+        self._finish: Finish = "stop"  # of the last reply
+        self._continues = False  # whether `ids` is what the next prompt follows
+
+    def ask(self, observation: Observation) -> Prompt:
+        """Put an observation before the next reply."""
+        start = self.context.start(self.turns)
+        if self._continues and start == self._start:
+            prompt = Prompt(self._next(observation), observation.images)
+        else:
+            self.ids, self.images = [], []
+            prompt = self._whole(start, observation)
+        self.ids += prompt.ids
+        self.images += prompt.images
+        self._start, self._observation = start, observation
+        return prompt
+
+    def reply(self, reply_ids: tuple[int, ...], finish: Finish) -> None:
+        """The agent has replied."""
+        self.ids += reply_ids
+        self._finish = finish
+        self.turns += 1
+        remembered = self._remembered(reply_ids, finish)
+        self._past.append(_Exchange(self._observation, *remembered))
+        self._continues = remembered == (reply_ids, finish)
+
+    def whole(self) -> Prompt:
+        """The present context as one prompt, to start a row with."""
+        return Prompt(tuple(self.ids), tuple(self.images), whole=True)
+
+    def _next(self, observation: Observation) -> tuple[int, ...]:
+        return self.renderer.next(observation, self._finish)
+
+    def _whole(self, start: int, observation: Observation) -> Prompt:
+        past = list(self._past)[len(self._past) - (self.turns - start) :]
+        seen = [*(exchange.observation for exchange in past), observation]
+        ids = self.renderer.first(self.system, seen[0])
+        for exchange, answer in zip(past, seen[1:], strict=True):
+            ids += exchange.reply_ids + self.renderer.next(answer, exchange.finish)
+        return Prompt(ids, tuple(image for each in seen for image in each.images), whole=True)
+
+    def _remembered(
+        self, reply_ids: tuple[int, ...], finish: Finish
+    ) -> tuple[tuple[int, ...], Finish]:
+        """How later turns see a reply."""
+        if self.context.thoughts == "keep":
+            return reply_ids, finish
+        text = self.renderer.decode(reply_ids)
+        stripped = _THOUGHT.sub("", text)
+        if stripped == text:
+            return reply_ids, finish
+        return self.renderer.encode_text(stripped), "length"  # whose end of turn comes with `next`
