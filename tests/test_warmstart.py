@@ -5,8 +5,9 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import NoThink
 from vagentrl.types import Observation, Reply, StepResult
-from vagentrl.warmstart import Demonstrator
+from vagentrl.warmstart import Demonstrator, demonstrate
 from vagentrl_envs.bandit import Bandit
+from vagentrl_envs.frozen_lake import FrozenLake
 
 
 class Nameless(Environment):
@@ -34,3 +35,13 @@ def test_a_demonstrator_without_actions_draws_from_those_of_the_episode():
 def test_a_demonstrator_needs_actions_where_the_environment_names_none():
     with pytest.raises(ConfigError, match="Nameless names no actions"):
         Demonstrator(1.0, ()).reply(Nameless(), np.random.default_rng(0))
+
+
+def test_short_demonstrations_are_the_first_turns_of_whole_ones():
+    env = FrozenLake(observation="text", format=NoThink())
+    demonstrator = Demonstrator(0.0, ())
+    whole = demonstrate(env, demonstrator, seed=0)
+    short = demonstrate(env, demonstrator, seed=0, turns=2)
+    assert len(whole.replies) > 2  # a way of six moves
+    assert short.observations == whole.observations[:2]
+    assert short.replies == whole.replies[:2]
