@@ -108,7 +108,7 @@ def demonstrate(
     environment: Environment, demonstrator: Demonstrator, seed: int, turns: int | None = None
 ) -> Demonstration:
     """Play one episode, or its first turns, with the demonstrator in the agent's seat."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng((seed, 1))  # not the stream that the environment draws from
     observations, replies = [environment.reset(seed)], []
     while True:
         replies.append(demonstrator.reply(environment, rng))

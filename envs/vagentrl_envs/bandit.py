@@ -114,7 +114,8 @@ class Bandit(ActionEnvironment):
         self._steady, self._risky = reversed(pair) if self.misleading else pair
         self.action_names = pair if rng.random() < 0.5 else (pair.risky, pair.steady)
         self._spellings = {name.casefold(): name for name in self.action_names}
-        self._luck = np.random.default_rng((seed, transition_seed)).random()
+        # trailing zeros do not change a seed: the 1 keeps this apart from the names' stream
+        self._luck = np.random.default_rng((seed, transition_seed, 1)).random()
 
     def _act(self, action: str) -> Outcome:
         pays = self._luck < self.risky_chance

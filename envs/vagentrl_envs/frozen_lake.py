@@ -382,7 +382,8 @@ class FrozenLake(ActionEnvironment):
             self._lake, start = self._map
             starts = self.spec.starts(self._lake, start)
             self._player = starts[np.random.default_rng(seed).integers(len(starts))]
-        self._slips = np.random.default_rng((seed, transition_seed))
+        # trailing zeros do not change a seed: the 1 keeps this apart from the map's stream
+        self._slips = np.random.default_rng((seed, transition_seed, 1))
 
     def _act(self, action: str) -> Outcome:
         possible = ways(self.action_names.index(action), self.slip)
