@@ -7,11 +7,14 @@ import yaml
 
 from tests import runs
 from vagentrl.cli import main
+from vagentrl.commands import VagentCLI
+from vagentrl.models.load import load_policy
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
 WARMSTARTS = sorted((CONFIGS / "warmstart").glob("*.yaml"))
 RECIPES = sorted(set(CONFIGS.rglob("*.yaml")) - set(WARMSTARTS))
+ALGORITHMS = sorted((CONFIGS / "recipes").glob("*.yaml"))
 QWEN = ROOT / "tests/data/qwen2_5_vl_3b"
 PUBLISHED = CONFIGS / "qwen/sokoban_vlm_3b.yaml"
 
@@ -22,11 +25,44 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_builds(path: Path, capsys: pytest.CaptureFixture[str]):
-    policy = str(QWEN) if path.parent.name == "qwen" else runs.checkpoint("vlm" in path.name)
+    env = yaml.safe_load(path.read_text())["data"]["env"]
+    images = env.get("init_args", {}).get("observation") == "image"
+    policy = str(QWEN) if path.parent.name == "qwen" else runs.checkpoint(images)
     main(["check", "--config", str(path), "--model_config", policy])
     printed = capsys.readouterr().out
-    assert "environment train: Sokoban" in printed
+    environment = env["class_path"].split(".")[-1]
+    assert f"environment train: {environment}" in printed
     assert "everything but the weights can be built" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
+def test_a_recipe_runs_and_learns_something(path: Path, run_dir: Path):
+    run = VagentCLI(
+        [
+            "fit", "--config", str(path), "--trainer.limit_val_batches=0", "--trainer.max_epochs=2",
+            "--data.groups=4", "--data.minibatch_size=16", "--model.entropy_coef=0.01",
+        ]
+    )  # fmt: skip
+    assert run.model.iteration == 2
+    start = load_policy(run.model.policy_name)
+    critic_only = run.model.warmup.rounds > 1
+    unchanged = runs.fingerprint(run.model.actor.policy) == runs.fingerprint(start)
+    assert unchanged == critic_only
+    assert runs.summary(run)["failed_episodes"] == 0
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
+def test_a_recipe_has_a_full_size_twin(path: Path):
+    small = yaml.safe_load(path.read_text())
+    full = yaml.safe_load((path.parent / "full" / path.name).read_text())
+    for part in ("advantage", "policy_loss"):
+        assert full["model"][part]["class_path"] == small["model"][part]["class_path"]
+    assert full["model"].get("aggregation", {}).get("mode") == (
+        small["model"].get("aggregation", {}).get("mode")
+    )
+    assert small["trainer"]["accelerator"] == "cpu"
+    assert full["trainer"]["accelerator"] == "gpu"
 
 
 @pytest.mark.parametrize("path", WARMSTARTS, ids=name)

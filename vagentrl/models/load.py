@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
-SHIPPED = {"tiny-sokoban-vlm": "sokoban_vlm", "tiny-sokoban-text": "sokoban_text"}
+SHIPPED = {
+    "tiny-sokoban-vlm": "sokoban_vlm",
+    "tiny-sokoban-text": "sokoban_text",
+    "tiny-frozen-lake-text": "frozen_lake_text",
+    "tiny-bandit-text": "bandit_text",
+}
+"""Folders in `tiny` of the models that ship with vagentrl, by name."""
 
 
 def checkpoint_path(model: str) -> str:
@@ -21,7 +27,7 @@ def checkpoint_path(model: str) -> str:
 
     Args:
         model: A folder, a hub name such as ``Qwen/Qwen2.5-VL-3B-Instruct``, or the name of a model
-            that ships with vagentrl (``tiny-sokoban-vlm``, ``tiny-sokoban-text``).
+            that ships with vagentrl: see `SHIPPED`.
 
     Raises:
         ConfigError: When a path is meant but nothing is there.
