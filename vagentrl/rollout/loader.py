@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vagentrl.losses import Aggregation
+from vagentrl.losses import Aggregation, trajectory_lengths
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
@@ -45,6 +45,7 @@ class MinibatchLoader:
     ) -> None:
         self.whole = TrainBatch(rollout, scores, credit, torch.zeros_like(rollout.rewards))
         self.aggregation = aggregation
+        self.lengths = trajectory_lengths(rollout.action_mask, rollout.trajectory_ids)
         self.passes = passes
         self.seed = seed
         learns = (
@@ -72,7 +73,7 @@ class MinibatchLoader:
     def _micro_batches(self, rows: Tensor) -> Iterator[TrainBatch]:
         minibatch = self.whole.select(rows)
         tokens = minibatch.rollout
-        weights = self.aggregation(tokens.action_mask, tokens.trajectory_ids)
+        weights = self.aggregation(tokens.action_mask, tokens.trajectory_ids, self.lengths[rows])
         minibatch = replace(minibatch, weights=weights)
         for part in torch.arange(len(rows)).tensor_split(self.accumulate):
             if len(part):
