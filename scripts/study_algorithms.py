@@ -1,0 +1,154 @@
+"""Which algorithm learns what: the same episodes, the same steps, only the credit differs.
+
+    python scripts/study_algorithms.py --jobs 2 --figure docs/figures/algorithms.png
+
+Trains every algorithm on every test-bed with three seeds, all with 8 groups of 8 episodes in an
+iteration, into `runs/study/`; runs that have ended are not run again. Prints a Markdown table per
+test-bed (held-out success, mean and standard deviation over seeds; seconds of a run spent on
+sampling, scoring and updating) and draws the learning curves. One thread per run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import matplotlib
+from compare_runs import draw, load, mean_and_spread
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+ROOT = Path(__file__).parents[1]
+BEDS = {
+    "Sokoban": ("configs/sokoban_text.yaml", 15),
+    "FrozenLake": ("configs/frozen_lake.yaml", 15),
+    "Bandit": ("configs/bandit.yaml", 20),
+}
+"""Configuration and iterations of each test-bed."""
+
+
+def callbacks(*names: str) -> str:
+    """The recipe's callbacks, without pictures and checkpoints."""
+    settings = {
+        "KLControl": {"coefficient": 0.02, "place": "loss", "estimator": "k3"},
+        "CriticWarmup": {},
+    }
+    listed = [
+        {"class_path": f"vagentrl.callbacks.{name}", "init_args": settings[name]} for name in names
+    ]
+    return f"--trainer.callbacks={json.dumps(listed)}"
+
+
+ALGORITHMS = {
+    "PPO, Masked GAE": ["--model.advantage=MaskedGAE", callbacks("KLControl", "CriticWarmup")],
+    "PPO, Bi-Level GAE": [
+        "--model.advantage=BiLevelGAE",
+        "--model.advantage.turn_lam=0.9",
+        callbacks("KLControl", "CriticWarmup"),
+    ],
+    "GRPO": ["--model.advantage=GroupRelative", callbacks("KLControl")],
+    "StarPO-S": [  # PPO on half of the groups, without KL
+        "--model.advantage=MaskedGAE",
+        "--model.aggregation.mode=trajectory_mean",
+        "--data.filter=TopFraction",
+        "--data.filter.fraction=0.5",
+        callbacks("CriticWarmup"),
+    ],
+}
+
+
+def run_folder(bed: str, algorithm: str, seed: int) -> Path:
+    name = algorithm.lower().replace(", ", "_").replace(" ", "_").replace("-", "_")
+    return ROOT / "runs/study" / bed.lower() / name / f"seed_{seed}"
+
+
+def train(bed: str, algorithm: str, seed: int) -> None:
+    folder = run_folder(bed, algorithm, seed)
+    if (folder / "summary.json").is_file():
+        return
+    config, iterations = BEDS[bed]
+    command = [
+        *(sys.executable, "-m", "vagentrl", "fit", "--config", config),
+        *ALGORITHMS[algorithm],
+        f"--seed_everything={seed}",
+        f"--trainer.max_epochs={iterations}",
+        "--data.groups=8",
+        "--data.group_size=8",
+        f"--trainer.logger.init_args.save_dir={folder.parent.parent.parent}",
+        f"--trainer.logger.init_args.name={folder.parent.parent.name}/{folder.parent.name}",
+        f"--trainer.logger.init_args.version={folder.name}",
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
+    print(f"{bed}, {algorithm}, seed {seed}: {folder}", file=sys.stderr)
+
+
+def table(runs: dict[str, list[dict]]) -> str:
+    lines = [
+        "| algorithm | held-out before | after | each seed | generate s | score s | update s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for algorithm, seeds in runs.items():
+        after = [run["val_success_after"] for run in seeds]
+        seconds = [
+            f"{statistics.mean(run['seconds'][stage] for run in seeds):.0f}"
+            for stage in ("generate", "score", "update")
+        ]
+        before = mean_and_spread([run["val_success_before"] for run in seeds])
+        each = ", ".join(f"{value:.3f}" for value in after)
+        cells = [algorithm, before, mean_and_spread(after), each, *seconds]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Which algorithm learns what.")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--beds", nargs="+", default=list(BEDS), choices=list(BEDS))
+    parser.add_argument("--figure", type=Path, default=None)
+    arguments = parser.parse_args()
+    seeds = range(1, arguments.seeds + 1)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        # seed by seed, so that an early look shows every algorithm
+        started = [
+            pool.submit(train, bed, algorithm, seed)
+            for seed in seeds
+            for bed, algorithm in product(arguments.beds, ALGORITHMS)
+        ]
+        for run in started:
+            run.result()
+    results = {
+        bed: {name: load(str(run_folder(bed, name, 0).with_name("seed_*"))) for name in ALGORITHMS}
+        for bed in arguments.beds
+    }
+    for bed, runs in results.items():
+        print(f"\n### {bed}, {BEDS[bed][1]} iterations\n\n{table(runs)}")
+    if arguments.figure is None:
+        return
+    figure, all_axes = pyplot.subplots(
+        1, len(results), figsize=(4.6 * len(results), 4), layout="constrained", squeeze=False
+    )
+    for axes, (bed, runs) in zip(all_axes[0], results.items(), strict=True):
+        for number, (name, summaries) in enumerate(runs.items()):
+            draw(axes, name, summaries, f"C{number}")
+        axes.set(title=bed, xlabel="iteration", ylabel="held-out success (T = 0.5)", ylim=(0, 1))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right", fontsize=8)
+    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.figure, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
