@@ -97,6 +97,8 @@ def load_policy(
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    from vagentrl.models.vision_memory import remember_images
+
     config = load_config(model)
     auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
     if meta:
@@ -108,7 +110,9 @@ def load_policy(
         except (OSError, ValueError) as error:
             raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
     if freeze_vision:
-        _vision_tower(policy, model).requires_grad_(False)
+        tower = _vision_tower(policy, model).requires_grad_(False)
+        if not meta:
+            remember_images(tower)
     policy.eval()  # no dropout: replies are scored by the very policy that sampled them
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
