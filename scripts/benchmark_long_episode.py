@@ -1,0 +1,103 @@
+"""What an episode of hundreds of turns costs: memory and time, batch after batch.
+
+    OMP_NUM_THREADS=1 python scripts/benchmark_long_episode.py
+
+Plays one Sokoban episode of 400 turns in each of several environments with the tiny text model, 50
+turns in a batch, as `data.turns` does, and prints after every batch the longest context, the memory
+that Python holds and the seconds that the batch took. With a window context and time stay what they
+are, and memory grows by the tokens of the replies alone, which a resumed run plays again. The whole
+history (`--window -1`) grows until the context is full, and the episode ends there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+import tracemalloc
+from functools import partial
+
+import torch
+
+from vagentrl.contexts import FullHistory, Window
+from vagentrl.engine import Sampling
+from vagentrl.engines import TransformersEngine
+from vagentrl.environment import Outcome
+from vagentrl.formats import Grounding
+from vagentrl.models.load import context_length, load_config, load_policy
+from vagentrl.rollout.collector import Collector, Episode, Lane
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.rollout.workers import WorkerPool
+from vagentrl.types import Trajectory
+from vagentrl_envs.sokoban import Sokoban
+
+MODEL = "tiny-sokoban-text"
+
+
+class Endless(Sokoban):
+    """Goes on when it is solved: what is measured is the length, not the play."""
+
+    def _act(self, action: str) -> Outcome:
+        outcome = super()._act(action)
+        return outcome._replace(done=False, success=False)
+
+
+def episode(lane: int, number: int) -> Episode:
+    return Episode("train", seed=2 * lane, group_id=lane, private_seed=1000 * number + lane)
+
+
+def longest_context(trajectory: Trajectory) -> int:
+    longest = row = 0
+    for turn in trajectory.turns:
+        row = (0 if turn.prompt.whole else row) + len(turn.prompt.ids) + len(turn.reply_ids)
+        longest = max(longest, row)
+    return longest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What an episode of hundreds of turns costs.")
+    parser.add_argument("--environments", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=400)
+    parser.add_argument(
+        "--batch", type=int, default=50, help="turns of each environment in a batch"
+    )
+    parser.add_argument(
+        "--window", type=int, default=2, help="earlier turns that are seen; -1: all"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+    room = context_length(load_config(MODEL))
+    renderer = Renderer.from_pretrained(MODEL)
+    engine = TransformersEngine()
+    engine.prepare(renderer.vocabulary(room))
+    engine.update_weights(load_policy(MODEL), 0)
+    make = partial(
+        Endless, observation="text", turn_limit=arguments.turns, format=Grounding("structured")
+    )
+    context = FullHistory() if arguments.window < 0 else Window(arguments.window)
+    pools = {"train": WorkerPool(make, "train")}
+    collector = Collector(engine, renderer, pools, room, context)
+    lanes = [Lane(partial(episode, lane)) for lane in range(arguments.environments)]
+
+    print(f"{arguments.environments} environments, {type(context).__name__}, {MODEL}\n")
+    print("| turns | longest context, tokens | python memory, MiB | seconds | ended |")
+    print("|--:|--:|--:|--:|---|")
+    tracemalloc.start()
+    for batch in range(1, arguments.turns // arguments.batch + 1):
+        started = time.perf_counter()
+        played = collector.collect_turns(lanes, arguments.batch, Sampling(max_tokens=32))
+        seconds = time.perf_counter() - started
+        longest = max(longest_context(trajectory) for trajectory in played)
+        ended = sum(trajectory.stop != "cut" for trajectory in played)
+        del played
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] / 2**20
+        print(f"| {batch * arguments.batch} | {longest} | {held:.1f} | {seconds:.1f} | {ended} |")
+    for pool in pools.values():
+        pool.close()
+
+
+if __name__ == "__main__":
+    main()
