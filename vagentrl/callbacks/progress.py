@@ -91,7 +91,9 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._ended += 1
         data: Any = agent.trainer.datamodule  # pyright: ignore
         if agent.trainer.training:
-            self._stage(f"collect {self._ended}/{data.groups * data.group_size}")
+            wanted = data.groups * data.group_size
+            of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may ask for more
+            self._stage(f"collect {self._ended}{of}")
         else:
             self._stage(f"evaluate {self._ended}/{data.val_episodes * len(data.environments)}")
 
