@@ -217,7 +217,7 @@ class RolloutDataModule(LightningDataModule):
         rollout, scores, credit = agent.assess(collected, earlier)
         if not agent.actor_is_training:
             self._warmup = (collected, scores)
-        if self.filter.rescale:
+        if self.filter.rescale and agent.actor_is_training:
             share = self.report["rollout/kept_groups"]
             credit = replace(credit, advantages=credit.advantages * share)
         self.report["time/score"] = time.perf_counter() - started

@@ -358,8 +358,8 @@ is a starting point for reinforcement learning on this one environment and good 
 
 ## What it scores
 
-On held-out seeds, which show what no training seed does; temperature 0.5. `perception`, where states
-are described, is the share of turns in which the whole of it was described truly.
+On held-out seeds, which show what no training seed does; temperature 0.5. `perception`, where
+states are described, is the share of turns in which the whole of it was described truly.
 
 | metric | value |
 |---|---|

@@ -9,9 +9,9 @@ from vagentrl.engine import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, RolloutError
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector, Episode, Lane
 from vagentrl.rollout.workers import WorkerPool
-from vagentrl.types import Reply, StepResult, Trajectory
+from vagentrl.types import Prompt, Reply, StepResult, Trajectory
 
 VERSION = 5
 
@@ -230,3 +230,50 @@ def test_every_session_is_released_once():
     playing = collector([toy.GO], Moody)
     playing.collect(episodes(6), Sampling())
     assert sorted(playing.engine.released) == [0, 1, 2, 3, 4, 5]  # pyright: ignore
+
+
+def lane(seed: int = 3) -> Lane:
+    return Lane(lambda number: Episode("toy", seed, group_id=0, private_seed=100 + number))
+
+
+def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
+    playing, place = collector([toy.GO]), lane(seed=2)  # three to count down
+    [cut] = playing.collect_turns([place], 2, Sampling())
+    assert (cut.stop, len(cut.turns), cut.earlier_turns) == ("cut", 2, 0)
+    assert cut.end == Prompt(toy.renderer().next(cut.final_observation, "stop"))  # pyright: ignore
+    rest, following = playing.collect_turns([place], 2, Sampling())
+    assert (rest.stop, len(rest.turns), rest.earlier_turns) == ("terminated", 1, 2)
+    assert rest.earlier_reward == -0.5
+    assert rest.turns[0].prompt.whole
+    everything = [*cut.turns[0].prompt.ids, *cut.turns[0].reply_ids]
+    everything += [*cut.turns[1].prompt.ids, *cut.turns[1].reply_ids, *cut.end.ids]  # pyright: ignore
+    assert rest.turns[0].prompt.ids == tuple(everything)
+    assert (following.stop, following.earlier_turns) == ("cut", 0)
+    assert following.turns[0].observation.text != cut.turns[0].observation.text  # other luck
+
+
+def test_a_lane_goes_on_elsewhere_from_its_state():
+    whole, playing, place = collector([toy.GO]), collector([toy.GO]), lane()
+    unbroken = lane()
+    wanted = [whole.collect_turns([unbroken], 3, Sampling()) for _ in range(3)]
+    found = []
+    for _ in range(3):
+        found.append(playing.collect_turns([place], 3, Sampling()))
+        state = place.state_dict()
+        place.close(playing)
+        place = lane()
+        place.load_state_dict(state)
+    assert found == wanted
+
+
+def test_an_environment_that_plays_another_way_a_second_time_fails_that_episode_only():
+    playing, place = collector([toy.GO]), lane(seed=3)
+    playing.collect_turns([place], 2, Sampling())
+    state = place.state_dict()
+    elsewhere = collector([toy.GO], partial(toy.Countdown, turn_limit=2))  # it ends sooner
+    place = lane(seed=3)
+    place.load_state_dict(state)
+    failed, following = elsewhere.collect_turns([place], 2, Sampling())
+    assert failed.error is not None
+    assert "ended (truncated) where it went on" in failed.error
+    assert following.stop == "cut"

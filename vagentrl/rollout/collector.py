@@ -12,7 +12,7 @@ import numpy as np
 
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
-from vagentrl.errors import ConfigError, RolloutError
+from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import Worker, WorkerPool, reset, step
@@ -179,10 +179,7 @@ class Lane:
                 self._worker = pool.hire()
             if not game.begun:
                 await game.begin(self._worker)
-                for reply_ids, finish in self._told:
-                    await game.reply(reply_ids, (0.0,) * len(reply_ids), finish)
-                if self._told:
-                    game.take()
+                await game.replay(self._told)
             await game.play(sampling)
         except RolloutError as error:
             game.fail(error)
@@ -306,6 +303,18 @@ class Game:
             self.stop = "terminated"
         elif result.truncated:
             self.stop = "truncated"
+
+    async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
+        """Bring the environment to where these replies had brought it."""
+        for reply_ids, finish in replies:
+            await self.reply(reply_ids, (0.0,) * len(reply_ids), finish)
+            if self.stop is not None:
+                raise EnvError(
+                    f"environment {self.episode.environment!r} ended ({self.stop}) where it went "
+                    "on when it was played first; its seeds must decide all that it does"
+                )
+        if replies:
+            self.take()
 
     def _ask(self, observation: Observation) -> None:
         self._observation = observation
