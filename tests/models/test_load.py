@@ -3,7 +3,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from tests import toy
 from vagentrl.errors import ConfigError
@@ -156,3 +162,19 @@ def test_a_frozen_vision_tower_does_not_learn_and_the_rest_does(
 def test_a_model_that_reads_text_has_no_vision_to_freeze(folders: dict[bool, str]):
     with pytest.raises(ConfigError, match="reads text only"):
         load_policy(folders[False], freeze_vision=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "setting"),
+    [
+        (Gemma2Config(), "final_logit_softcapping is 30.0"),
+        (CohereConfig(), "logit_scale is 0.0625"),
+        (GraniteConfig(logits_scaling=8.0), "logits_scaling is 8.0"),
+    ],
+)
+def test_a_model_that_changes_its_logits_after_the_head_is_refused(
+    config: PreTrainedConfig, setting: str, tmp_path: Path
+):
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"changes its logits after the head \\({setting}"):
+        load_policy(str(tmp_path), meta=True)

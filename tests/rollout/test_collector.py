@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -277,3 +278,10 @@ def test_an_environment_that_plays_another_way_a_second_time_fails_that_episode_
     assert failed.error is not None
     assert "ended (truncated) where it went on" in failed.error
     assert following.stop == "cut"
+
+
+def test_episodes_can_be_played_where_an_event_loop_is_running():
+    async def notebook() -> Trajectory:
+        return play_one(collector([toy.GO]), seed=1)
+
+    assert asyncio.run(notebook()) == play_one(collector([toy.GO]), seed=1)

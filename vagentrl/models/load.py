@@ -100,6 +100,7 @@ def load_policy(
     from vagentrl.models.vision_memory import remember_images
 
     config = load_config(model)
+    _check_head(config, model)
     auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
     if meta:
         with torch.device("meta"):
@@ -120,6 +121,17 @@ def load_policy(
             if isinstance(module, GradientCheckpointingLayer):
                 module.training = True  # it acts in training mode only; its parts stay in eval mode
     return policy
+
+
+def _check_head(config: PretrainedConfig, model: str) -> None:
+    """The trainer reads log-probs off the head itself, a few tokens at a time."""
+    text = config.get_text_config()
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if (value := getattr(text, name, None)) not in (None, 1.0):
+            raise ConfigError(
+                f"model {model!r} changes its logits after the head ({name} is {value}), which the "
+                "trainer would not see; take a model whose head is one linear layer"
+            )
 
 
 def _vision_tower(policy: PreTrainedModel, model: str) -> nn.Module:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import Worker, WorkerPool, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
+T = TypeVar("T")
 OnEnd = Callable[[Trajectory], None]
 
 
@@ -145,7 +147,7 @@ class Collector:
                 pool.open()
             return await asyncio.gather(*playing)
 
-        trajectories = [trajectory for played in asyncio.run(run()) for trajectory in played]
+        trajectories = [trajectory for played in _run_to_the_end(run) for trajectory in played]
         if trajectories and all(trajectory.error for trajectory in trajectories):
             raise RolloutError(
                 f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
@@ -349,6 +351,16 @@ class Game:
         if self.stop is None:
             self._prompt = self._conversation.whole()  # the next turn begins a row
         return trajectory
+
+
+def _run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run in an event loop of its own, also where one is running already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(play())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(play())).result()
 
 
 def _unfinished(reply: Reply, tokens: int) -> Reply:
