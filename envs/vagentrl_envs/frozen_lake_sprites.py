@@ -7,22 +7,17 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image
 
-_SUBPIXELS = 4
-"""Samples per pixel and axis; their mean smooths the edges."""
+from vagentrl_envs.sprites import Sprite, tiled
 
 _ICE, _ICE_EDGE, _GLINT = (208, 232, 244), (166, 202, 222), (240, 249, 253)
 _RIM, _WATER = (120, 168, 196), (18, 46, 84)
 _POLE, _FLAG = (84, 60, 44), (214, 48, 49)
 _COAT, _SKIN, _HAT = (36, 132, 72), (250, 208, 164), (246, 176, 32)
 
-_Color = tuple[int, int, int]
-
 
 def render(codes: np.ndarray, cell: int) -> Image.Image:
     """The picture of a grid of `frozen_lake` codes, `cell` pixels to a cell."""
-    rows, columns = codes.shape
-    pixels = atlas(cell)[codes].transpose(0, 2, 1, 3, 4)
-    return Image.fromarray(pixels.reshape(rows * cell, columns * cell, 3))
+    return tiled(codes, atlas(cell))
 
 
 @lru_cache(maxsize=8)
@@ -39,50 +34,35 @@ def atlas(cell: int) -> np.ndarray:
     return np.stack([sprite.pixels() for sprite in sprites])
 
 
-class _Sprite:
+class _Sprite(Sprite):
     """A tile of ice from (0, 0) at the top left to (1, 1); methods paint on it and return it."""
 
     def __init__(self, cell: int) -> None:
-        samples = cell * _SUBPIXELS
-        line = (np.arange(samples) + 0.5) / samples
-        self.x, self.y = np.meshgrid(line, line)
-        self.canvas = np.empty((samples, samples, 3))
-        self.canvas[:] = _ICE
+        super().__init__(cell, _ICE)
         glint = abs(self.x + self.y - 0.55) < max(0.5 / cell, 0.03)
-        self._paint(glint & (abs(self.x - self.y) < 0.3), _GLINT)
-        self._paint(np.maximum(self.x, self.y) > 1 - 1 / cell, _ICE_EDGE)
-
-    def pixels(self) -> np.ndarray:
-        size = len(self.canvas) // _SUBPIXELS
-        blocks = self.canvas.reshape(size, _SUBPIXELS, size, _SUBPIXELS, 3)
-        return blocks.mean((1, 3)).round().astype(np.uint8)
+        self.paint(glint & (abs(self.x - self.y) < 0.3), _GLINT)
+        self.paint(np.maximum(self.x, self.y) > 1 - 1 / cell, _ICE_EDGE)
 
     def hole(self) -> _Sprite:
         """Dark water inside a broken rim."""
-        far = self._distance(0.5, 0.5)
+        far = self.distance(0.5, 0.5)
         angle = np.arctan2(self.y - 0.5, self.x - 0.5)
-        self._paint(far < 0.43 + 0.03 * np.sin(7 * angle), _RIM)
-        self._paint(far < 0.35, _WATER)
+        self.paint(far < 0.43 + 0.03 * np.sin(7 * angle), _RIM)
+        self.paint(far < 0.35, _WATER)
         return self
 
     def flag(self) -> _Sprite:
         """A pennant on a pole at the left, so that a player beside it leaves it in sight."""
-        self._paint((abs(self.x - 0.14) < 0.05) & (abs(self.y - 0.5) < 0.44), _POLE)
+        self.paint((abs(self.x - 0.14) < 0.05) & (abs(self.y - 0.5) < 0.44), _POLE)
         falling = abs(self.y - 0.24) < 0.2 * (0.95 - self.x) / 0.76
-        self._paint((self.x > 0.19) & falling, _FLAG)
+        self.paint((self.x > 0.19) & falling, _FLAG)
         return self
 
     def player(self, depth: float) -> _Sprite:
         """A figure from the front in coat and hat, cut off below `depth`."""
         body = ((self.x - 0.56) / 0.25) ** 2 + ((self.y - 0.96) / 0.42) ** 2 < 1
-        self._paint(body & (self.y < min(depth, 0.92)), _COAT)
-        head = self._distance(0.56, 0.42)
-        self._paint(head < 0.18, _SKIN)
-        self._paint((head < 0.2) & (self.y < 0.36), _HAT)
+        self.paint(body & (self.y < min(depth, 0.92)), _COAT)
+        head = self.distance(0.56, 0.42)
+        self.paint(head < 0.18, _SKIN)
+        self.paint((head < 0.2) & (self.y < 0.36), _HAT)
         return self
-
-    def _distance(self, x: float, y: float) -> np.ndarray:
-        return np.hypot(self.x - x, self.y - y)
-
-    def _paint(self, where: np.ndarray, color: _Color) -> None:
-        self.canvas[where] = color
