@@ -63,9 +63,7 @@ def test_groups_without_signal_are_dropped_before_they_are_scored(run_dir: Path)
         "--data.groups=8", "--trainer.max_epochs=1",
     )  # fmt: skip
     score = run.model.score
-    run.model.score = lambda rollout, earlier=None: (
-        rows.append(len(rollout)) or score(rollout, earlier)
-    )
+    run.model.score = lambda rollout: rows.append(len(rollout)) or score(rollout)
     run.trainer.fit(run.model, run.datamodule)
     assert rows == [4]  # 2 of 8 groups, with 2 members each
     assert run.trainer.callback_metrics["rollout/kept_groups"] == 0.25

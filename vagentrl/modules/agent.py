@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -178,7 +178,10 @@ class AgentModule(LightningModule):
             earlier: Its scores before the critic changed; the actor has not.
         """
         with self.trainer.precision_plugin.forward_context():  # the first ratio is then exactly 1
-            scores = self.score(rollout, earlier)
+            if earlier is None:
+                scores = self.score(rollout)
+            else:
+                scores = replace(earlier, values=self.score_values(rollout))
         gap = (scores.old_logprobs - rollout.rollout_logprobs)[rollout.action_mask].abs()
         self.record("rollout/logprob_gap", float(gap.mean()))  # 0 when engine and trainer agree
         for behaviour in self.behaviours():
@@ -190,31 +193,35 @@ class AgentModule(LightningModule):
             self.record("rollout/explained_variance", float(1 - error / credit.returns[seen].var()))
         return rollout, scores, credit
 
-    def score(self, rollout: RolloutBatch, earlier: Scores | None = None) -> Scores:
-        """Log-probs, reference log-probs and values of all rows, without gradient.
-
-        Args:
-            rollout: The rows.
-            earlier: Log-probs to keep; only values are read anew.
-        """
-        old = torch.zeros_like(rollout.rewards) if earlier is None else earlier.old_logprobs
+    def score(self, rollout: RolloutBatch) -> Scores:
+        """Log-probs, reference log-probs and values of all rows, without gradient."""
+        old = torch.zeros_like(rollout.rewards)
         ref = torch.zeros_like(old) if self.reference is not None else None
-        if earlier is not None:
-            ref = earlier.ref_logprobs
         values = torch.zeros_like(old) if self.critic is not None else None
-        reads_actor = earlier is None or (self.critic is not None and self.critic.backbone is None)
+        for place, part in self._parts(rollout):
+            states = self.actor.states(part)
+            old[place] = self.actor.logprobs(states, part)[0]
+            if self.reference is not None and ref is not None:
+                ref[place] = self.reference(part)
+            if self.critic is not None and values is not None:
+                values[place] = self.critic(part, states)
+        return Scores(old, ref, values)
+
+    def score_values(self, rollout: RolloutBatch) -> Tensor:
+        """Values of all rows ``(B, T)``, without gradient."""
+        assert self.critic is not None
+        values = torch.zeros_like(rollout.rewards)
+        for place, part in self._parts(rollout):
+            shared = self.critic.backbone is None
+            values[place] = self.critic(part, self.actor.states(part) if shared else None)
+        return values
+
+    def _parts(self, rollout: RolloutBatch) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
+        """Rows of about one length, as many as a forward pass takes, and where they belong."""
         by_length = rollout.attention_mask.sum(-1).argsort()  # little padding in each pass
         for rows in by_length.split(self.score_batch_size):
             part = rollout.select(rows)
-            columns = slice(0, part.input_ids.shape[1])
-            states = self.actor.states(part) if reads_actor else None
-            if earlier is None and states is not None:
-                old[rows, columns] = self.actor.logprobs(states, part)[0]
-                if self.reference is not None and ref is not None:
-                    ref[rows, columns] = self.reference(part)
-            if self.critic is not None and values is not None:
-                values[rows, columns] = self.critic(part, states)
-        return Scores(old, ref, values)
+            yield (rows, slice(0, part.input_ids.shape[1])), part
 
     # -------------------------------------------------------------------------------- learning
 
