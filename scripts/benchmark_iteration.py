@@ -71,7 +71,7 @@ def main() -> None:
         print(f"{stage:<14}{seconds:>9.2f}{seconds / total:>8.0%}")
     print(f"{'iteration':<14}{total:>9.2f}")
     print(f"sampled tokens per second while collecting: {median['rollout/tokens_per_s']:,.0f}")
-    print(f"tokens learned from per iteration: {median['tokens']:,.0f}")
+    print(f"tokens read per iteration, prompts and replies: {median['tokens']:,.0f}")
     print(_bound(agent, cli.datamodule.passes, median, total))
 
 
