@@ -62,16 +62,13 @@ class TopFraction(_Ranked):
     """Keeps a fixed share of the groups, those whose returns differ most (StarPO-S).
 
     Args:
-        fraction: The share; at least one group, as long as one differs at all.
+        fraction: The share (the paper tries 0.25, 0.5 and 0.75); at least one group, as long as
+            one differs at all.
         rescale: Multiply advantages by the share that is kept.
     """
 
     def __init__(self, fraction: float = 0.25, rescale: bool = False) -> None:
-        if not 0 < fraction <= 1:
-            raise ConfigError(
-                f"TopFraction.fraction is {fraction}, which keeps nothing or more than there is; "
-                "give a share above 0, up to 1 (the paper's are 0.25, 0.5 and 0.75)"
-            )
+        _check_share("TopFraction.fraction", fraction)
         super().__init__(rescale)
         self.fraction = fraction
 
@@ -88,11 +85,7 @@ class Nucleus(_Ranked):
     """
 
     def __init__(self, share: float = 0.9, rescale: bool = False) -> None:
-        if not 0 < share <= 1:
-            raise ConfigError(
-                f"Nucleus.share is {share}, which keeps nothing or more than there is; give a "
-                "share above 0, up to 1"
-            )
+        _check_share("Nucleus.share", share)
         super().__init__(rescale)
         self.share = share
 
@@ -122,6 +115,14 @@ class DynamicSampling(GroupFilter):
 
     def keep(self, spreads: Sequence[float]) -> list[bool]:
         return [spread > self.min_std for spread in spreads]
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 < share <= 1:
+        raise ConfigError(
+            f"{name} is {share}, which keeps nothing or more than there is; give a share above 0, "
+            "up to 1"
+        )
 
 
 def select_groups(
