@@ -1,11 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
-from vagentrl.formats import NoThink
-from vagentrl.types import Observation, Reply, StepResult
-from vagentrl.warmstart import Demonstrator, demonstrate
+from vagentrl.formats import Grounding, NoThink
+from vagentrl.types import Observation, Prompt, Reply, StepResult, Trajectory, Turn
+from vagentrl.warmstart import Demonstrator, demonstrate, perception
 from vagentrl_envs.bandit import Bandit
 from vagentrl_envs.frozen_lake import FrozenLake
 
@@ -45,3 +47,21 @@ def test_short_demonstrations_are_the_first_turns_of_whole_ones():
     assert len(whole.replies) > 2  # a way of six moves
     assert short.observations == whole.observations[:2]
     assert short.replies == whole.replies[:2]
+
+
+def test_perception_is_judged_on_the_episode_that_was_played_where_moves_slip():
+    env = FrozenLake(
+        map="8x8", slip=0.9, observation="text", turn_limit=20, format=Grounding("structured")
+    )
+    observation, turns = env.reset(0, transition_seed=7), []
+    for number in range(6):  # the truth, but in the last turn
+        state = env.state()
+        reply = env.format.parse(env.format.write(["Right"], observation=state))
+        if number == 5:
+            reply = env.format.parse(reply.text.replace('"player"', '"nobody"'))
+        turns.append(Turn(observation, Prompt((1,)), (2,), (0.0,), reply, 0.0, "stop"))
+        observation = env.step(reply).observation
+    played = Trajectory("lake", 0, 0, 0, tuple(turns), "truncated", transition_seed=7)
+    assert perception(env, [played]) == 5 / 6
+    slipped_otherwise = perception(env, [replace(played, transition_seed=8)])
+    assert slipped_otherwise is not None and slipped_otherwise < 5 / 6

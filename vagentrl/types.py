@@ -169,6 +169,7 @@ class Trajectory:
             it. None when there is no room for it in the context; it is then read before the last
             sampled token.
         error: What failed, with the boundary's name.
+        transition_seed: Seed of the transitions; with `seed` and the replies, the episode again.
         earlier_turns: Turns of the episode before these, which an earlier batch learned from.
         earlier_reward: The sum of their rewards.
     """
@@ -182,6 +183,7 @@ class Trajectory:
     final_observation: Observation | None = None
     end: Prompt | None = None
     error: str | None = None
+    transition_seed: int = 0
     earlier_turns: int = 0
     earlier_reward: float = 0.0
 

@@ -324,7 +324,7 @@ def perception(environment: Environment, trajectories: Sequence[Trajectory]) -> 
         return None
     right = total = 0
     for trajectory in trajectories:
-        environment.reset(trajectory.seed)
+        environment.reset(trajectory.seed, trajectory.transition_seed)
         for turn in trajectory.turns:
             state = environment.state()
             if state is not None and environment.format.state is not None:

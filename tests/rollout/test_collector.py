@@ -63,6 +63,7 @@ def test_an_episode_ends_when_the_environment_terminates():
     assert played.final_observation is not None
     assert played.final_observation.text.startswith("0 left")
     assert (played.environment, played.seed, played.group_id) == ("toy", 2, 9)
+    assert played.transition_seed % 1000 == played.turns[0].metrics["luck"]  # as it was played
     assert played.policy_version == VERSION
     assert played.success
 

@@ -89,15 +89,15 @@ class Collector:
         """
 
         async def play(episode: Episode) -> list[Trajectory]:
-            game = Game(self, episode)
+            running = RunningEpisode(self, episode)
             try:
                 async with self.pools[episode.environment].place() as worker:
-                    await game.begin(worker)
-                    while game.stop is None:
-                        await game.play(sampling)
+                    await running.begin(worker)
+                    while running.stop is None:
+                        await running.play(sampling)
             except RolloutError as error:
-                game.fail(error)
-            trajectory = game.take()
+                running.fail(error)
+            trajectory = running.take()
             on_end(trajectory)
             return [trajectory]
 
@@ -133,9 +133,9 @@ class Collector:
         async def play(lane: Lane) -> list[Trajectory]:
             trajectories: list[Trajectory] = []
             for left in reversed(range(turns)):
-                game = await lane.turn(self, sampling)
-                if left == 0 or game.stop is not None:
-                    trajectories.append(game.take())
+                running = await lane.turn(self, sampling)
+                if left == 0 or running.stop is not None:
+                    trajectories.append(running.take())
                     on_end(trajectories[-1])
             return trajectories
 
@@ -165,31 +165,31 @@ class Lane:
     def __init__(self, episodes: Callable[[int], Episode]) -> None:
         self._episodes = episodes
         self._number = 0
-        self._told: list[tuple[tuple[int, ...], Finish]] = []  # replies to play again
-        self._game: Game | None = None
+        self._replies_before: list[tuple[tuple[int, ...], Finish]] = []  # to play again
+        self._running: RunningEpisode | None = None
         self._worker: Worker | None = None
 
-    async def turn(self, collector: Collector, sampling: Sampling) -> Game:
+    async def turn(self, collector: Collector, sampling: Sampling) -> RunningEpisode:
         """Play one turn; an episode that is over gives way to the next."""
-        if self._game is not None and self._game.stop is not None:
-            self._game, self._number = None, self._number + 1
+        if self._running is not None and self._running.stop is not None:
+            self._running, self._number = None, self._number + 1
         episode = self._episodes(self._number)
         pool = collector.pools[episode.environment]
-        game = self._game = self._game or Game(collector, episode)
+        running = self._running = self._running or RunningEpisode(collector, episode)
         try:
             if self._worker is None:
                 self._worker = pool.hire()
-            if not game.begun:
-                await game.begin(self._worker)
-                await game.replay(self._told)
-            await game.play(sampling)
+            if not running.begun:
+                await running.begin(self._worker)
+                await running.replay(self._replies_before)
+            await running.play(sampling)
         except RolloutError as error:
-            game.fail(error)
+            running.fail(error)
             if self._worker is not None:
                 pool.dismiss(self._worker, sound=False)
             self._worker = None
-        self._told = []
-        return game
+        self._replies_before = []
+        return running
 
     def close(self, collector: Collector) -> None:
         """Let the environment go; the next turn would bring it back to where it is."""
@@ -200,18 +200,18 @@ class Lane:
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on elsewhere: which episode, and all that was replied in it."""
-        replies = self._told if self._game is None else self._game.replies
-        over = self._game is not None and self._game.stop is not None
+        replies = self._replies_before if self._running is None else self._running.replies
+        over = self._running is not None and self._running.stop is not None
         return {"number": self._number + over, "replies": [] if over else list(replies)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there: the episode is played again, which its seeds allow."""
         self._number = state["number"]
-        self._told = [(tuple(ids), finish) for ids, finish in state["replies"]]
-        self._game = None
+        self._replies_before = [(tuple(ids), finish) for ids, finish in state["replies"]]
+        self._running = None
 
 
-class Game:
+class RunningEpisode:
     """An episode in progress.
 
     Args:
@@ -231,6 +231,7 @@ class Game:
         self.replies: list[tuple[tuple[int, ...], Finish]] = []
         self._collector = collector
         self._session = next(collector.sessions)
+        self._transition_seed, self._reply_seed = _split(episode.private_seed)
         self._turns: list[Turn] = []
         self._earlier_turns, self._earlier_reward = 0, 0.0
         self._observation: Observation | None = None
@@ -241,9 +242,8 @@ class Game:
         """Reset the environment, and put what it shows before the first reply."""
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
-        transition_seed, self._reply_seed = _split(episode.private_seed)
         system_prompt, self._format, observation = await self._pool.run(
-            worker, reset, episode.seed, transition_seed
+            worker, reset, episode.seed, self._transition_seed
         )
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
@@ -342,6 +342,7 @@ class Game:
             final_observation=self._observation if shown else None,
             end=self._prompt if fits and stop != "terminated" else None,
             error=self._error,
+            transition_seed=self._transition_seed,
             earlier_turns=self._earlier_turns,
             earlier_reward=self._earlier_reward,
         )
