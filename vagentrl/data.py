@@ -147,6 +147,7 @@ class RolloutDataModule(LightningDataModule):
         """The episodes of the last evaluation, by environment."""
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
+        self._sync_s = 0.0
         lanes = 0 if turns is None else groups * group_size
         self._lanes = [Lane(partial(self._lane_episode, lane)) for lane in range(lanes)]
 
@@ -237,6 +238,7 @@ class RolloutDataModule(LightningDataModule):
         """Play an iteration's episodes; returns those worth learning from."""
         engine = self.engine
         tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
+        self._sync_s = 0.0
         iteration, batches = agent.iteration, 1
         if not agent.actor_is_training:  # the same for every round, also for one that is resumed
             iteration, batches = 0, agent.warmup.batches
@@ -262,8 +264,10 @@ class RolloutDataModule(LightningDataModule):
                 break
         if self.filter.rounds > 1:
             kept = kept[:wanted]
-        wall, busy = time.perf_counter() - started, engine.busy_s - busy
+        wall = time.perf_counter() - started - self._sync_s
+        busy = engine.busy_s - busy
         self.report = episode_report(self.trajectories, "rollout/") | {
+            "time/sync": self._sync_s,
             "time/generate": busy,
             "time/environment": wall - busy,
             "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
@@ -349,7 +353,9 @@ class RolloutDataModule(LightningDataModule):
         play: Callable[[Sampling, OnEnd], list[Trajectory]],
         sampling: Sampling,
     ) -> list[Trajectory]:
+        started = time.perf_counter()
         self.engine.update_weights(agent.actor.policy, agent.iteration)
+        self._sync_s += time.perf_counter() - started
         behaviours = list(agent.behaviours())
 
         def on_end(trajectory: Trajectory) -> None:
@@ -357,6 +363,7 @@ class RolloutDataModule(LightningDataModule):
                 behaviour.on_episode_end(agent, trajectory)
 
         trajectories = play(sampling, on_end)
+        self.engine.rest()
         if failed := [t for t in trajectories if t.error is not None]:
             log.warning(
                 "%d of %d episodes failed; the first: %s",

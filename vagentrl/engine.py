@@ -125,3 +125,6 @@ class Engine(ABC):
 
     def release(self, session: int) -> None:  # noqa: B027 (most engines keep nothing)
         """The episode is over: forget what was kept for it."""
+
+    def rest(self) -> None:  # noqa: B027 (most engines need nothing back)
+        """Nothing is sampled before the next `update_weights`: memory may be given back."""

@@ -66,7 +66,7 @@ def test_the_run_is_evaluated_at_both_ends_and_every_nth_iteration_between(finis
 def test_the_seconds_of_the_stages_add_up_to_no_more_than_the_total(finished: VagentCLI):
     seconds = runs.summary(finished)["seconds"]
     total = seconds.pop("total")
-    assert set(seconds) == {"generate", "environment", "score", "update", "evaluate"}
+    assert set(seconds) == {"sync", "generate", "environment", "score", "update", "evaluate"}
     assert all(value >= 0 for value in seconds.values())
     assert sum(seconds.values()) <= total
 
@@ -88,8 +88,8 @@ def test_every_scalar_has_a_stable_name_and_the_iteration_as_its_x_axis(finished
         "val/turns", "rollout/success_rate", "rollout/return", "rollout/failed", "rollout/kl",
         "rollout/unfinished_replies", "rollout/tokens_per_s", "train/policy_loss",
         "train/value_loss", "train/entropy", "train/clip_fraction", "optim/actor_lr",
-        "optim/critic_lr", "optim/actor_grad_norm", "optim/critic_grad_norm", "time/generate",
-        "time/environment", "time/score", "time/update",
+        "optim/critic_lr", "optim/actor_grad_norm", "optim/critic_grad_norm", "time/sync",
+        "time/generate", "time/environment", "time/score", "time/update",
     }  # fmt: skip
 
 

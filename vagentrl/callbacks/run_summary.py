@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STAGES = ("generate", "environment", "score", "update", "evaluate")
+STAGES = ("sync", "generate", "environment", "score", "update", "evaluate")
 
 Metrics = dict[str, float]
 
@@ -164,7 +164,7 @@ def _table(summary: dict[str, Any]) -> str:
             low, high = summary[f"val_success_{when}_95"]
             lines.append(f"held-out success {when:<7} {rate:.3f}  (95 %: {low:.3f} to {high:.3f})")
     seconds = summary["seconds"]
-    stages = ", ".join(f"{stage} {seconds[stage]:.0f}" for stage in STAGES)
+    stages = ", ".join(f"{s} {seconds[s]:.0f}" for s in STAGES if seconds[s] >= 0.5)
     return "\n".join(
         [
             *lines,

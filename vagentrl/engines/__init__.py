@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
+    from vagentrl.engines.vllm import VLLMEngine
 
-__all__ = ["ScriptedEngine", "TransformersEngine"]
+__all__ = ["ScriptedEngine", "TransformersEngine", "VLLMEngine"]
 
-_HOME = {"ScriptedEngine": "scripted", "TransformersEngine": "transformers"}
+_HOME = {
+    "ScriptedEngine": "scripted",
+    "TransformersEngine": "transformers",
+    "VLLMEngine": "vllm",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,7 @@ class CachedPolicy:
         self.vocabulary = vocabulary
         self.sessions = Sessions(max_sessions)
         self.device = next(policy.parameters()).device
-        self.image_token_id, self.merge_size = _image_layout(policy.config)
+        self.image_token_id, self.merge_size = image_layout(policy.config)
 
     @contextmanager
     def sampling_mode(self) -> Iterator[None]:
@@ -170,7 +170,7 @@ def _check_attention(config: PreTrainedConfig, context_length: int) -> None:
         )
 
 
-def _image_layout(config: Any) -> tuple[int | None, int]:
+def image_layout(config: Any) -> tuple[int | None, int]:
     """The image token, and the patches that make one along each side; None for a text model."""
     if "vision_config" not in config.sub_configs:
         return None, 1

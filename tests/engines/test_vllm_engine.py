@@ -1,0 +1,385 @@
+"""Against the real vLLM, on the CPU, with the tiny models that ship with the project."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import PreTrainedModel
+
+from vagentrl.commands import VagentCLI
+from vagentrl.contexts import FullHistory
+from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
+from vagentrl.engines import TransformersEngine, VLLMEngine
+from vagentrl.engines.canary import Canary
+from vagentrl.engines.vllm import engine as vllm
+from vagentrl.errors import ConfigError, EngineError
+from vagentrl.models.load import checkpoint_path, load_policy
+from vagentrl.rollout.conversation import Conversation
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation
+
+INSTALLED = find_spec("vllm") is not None
+needs_vllm = pytest.mark.skipif(not INSTALLED, reason="vLLM is not installed (docs/engines.md)")
+CONFIGS = Path(__file__).parents[2] / "configs"
+TEXT, IMAGES = "tiny-sokoban-text", "tiny-sokoban-vlm"
+CONTEXT = 512
+SETTINGS: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 32, "kv_cache_gb": 0.125}
+
+
+@cache
+def renderer(model: str) -> Renderer:
+    return Renderer.from_pretrained(checkpoint_path(model))
+
+
+@cache
+def shared_engine(model: str) -> VLLMEngine:
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(model).vocabulary(CONTEXT))
+    return engine
+
+
+def engine_of(model: str, policy: PreTrainedModel, version: int = 0) -> VLLMEngine:
+    engine = shared_engine(model)
+    engine.update_weights(policy, version)
+    return engine
+
+
+def reference_engine(model: str, policy: PreTrainedModel) -> TransformersEngine:
+    engine = TransformersEngine()
+    engine.prepare(renderer(model).vocabulary(CONTEXT))
+    engine.update_weights(policy, 0)
+    return engine
+
+
+def picture(seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (84, 84, 3))
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def observation(model: str, seed: int) -> Observation:
+    if model == TEXT:
+        return Observation(text=f"######\n#__{'OX'[seed % 2]}_#\n#_P__#\n######  {seed}")
+    return Observation(text=f"{IMAGE_PLACEHOLDER} {seed}", images=(picture(seed),))
+
+
+def request_of(model: str, session: int, **sampling: Any) -> GenerationRequest:
+    conversation = Conversation(renderer(model), FullHistory(), "Push the box.")
+    conversation.ask(observation(model, session))
+    return GenerationRequest(
+        session,
+        tuple(conversation.ids),
+        tuple(conversation.images),
+        Sampling(**{"max_tokens": 24, "temperature": 1.0} | sampling),
+        seed=session,
+    )
+
+
+def ask(engine: Engine, *requests: GenerationRequest) -> list[Generation]:
+    async def together() -> list[Generation]:
+        return await asyncio.gather(*map(engine.generate, requests))
+
+    return asyncio.run(together())
+
+
+def changed(policy: PreTrainedModel, scale: float = 0.05) -> PreTrainedModel:
+    """As after an optimizer step, everywhere."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(scale * parameter.std(correction=0) * torch.randn_like(parameter))
+    return policy
+
+
+# --------------------------------------------------------------------------------- the numbers
+
+
+@needs_vllm
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+def test_greedy_replies_of_five_turns_equal_those_of_transformers(model: str):
+    policy = load_policy(model)
+    engine, other = engine_of(model, policy), reference_engine(model, policy)
+    before = engine.reused_tokens, engine.prefilled_tokens
+
+    async def play(engine: Engine, session: int) -> list[Generation]:
+        conversation = Conversation(renderer(model), FullHistory(), "Push the box.")
+        replies = []
+        for turn in range(5):
+            conversation.ask(observation(model, 10 * session + turn))
+            request = GenerationRequest(
+                session,
+                tuple(conversation.ids),
+                tuple(conversation.images),
+                Sampling(temperature=0, max_tokens=16),
+                seed=0,
+            )
+            replies.append(await engine.generate(request))
+            conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+        engine.release(session)
+        return replies
+
+    async def episodes(engine: Engine) -> list[list[Generation]]:
+        return await asyncio.gather(*(play(engine, session) for session in range(4)))
+
+    for ours, theirs in zip(
+        asyncio.run(episodes(engine)), asyncio.run(episodes(other)), strict=True
+    ):
+        for one, two in zip(ours, theirs, strict=True):
+            assert one.reply_ids == two.reply_ids
+            assert one.finish == two.finish
+            assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
+    reused = engine.reused_tokens - before[0]
+    assert reused / (reused + engine.prefilled_tokens - before[1]) > 0.5
+
+
+@needs_vllm
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.3, "top_k": 5},
+        {"temperature": 0},
+    ],
+)
+def test_log_probs_are_those_that_the_trainer_computes(model: str, sampling: dict[str, float]):
+    policy = load_policy(model)
+    requests = [request_of(model, session, **sampling) for session in range(4)]
+    vocabulary = renderer(model).vocabulary(CONTEXT)
+    temperature = sampling["temperature"] or 1.0
+    for request, reply in zip(requests, ask(engine_of(model, policy), *requests), strict=True):
+        ids = torch.tensor([request.prompt_ids + reply.reply_ids])
+        vision = vocabulary.encode_images(request.images).model_inputs() if request.images else {}
+        if vision:
+            vision["mm_token_type_ids"] = (ids == policy.config.image_token_id).int()
+        with torch.inference_mode():
+            logits = policy(input_ids=ids, attention_mask=torch.ones_like(ids), **vision).logits
+        logits = logits[0, len(request.prompt_ids) - 1 : -1] / temperature
+        logits[:, list(vocabulary.banned_ids)] = -torch.inf
+        wanted = logits.log_softmax(-1).gather(-1, torch.tensor(reply.reply_ids)[:, None])[:, 0]
+        assert reply.logprobs == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+@needs_vllm
+def test_the_same_seed_replies_the_same_alone_and_in_a_crowd():
+    engine = engine_of(IMAGES, load_policy(IMAGES))
+    requests = [request_of(IMAGES, session) for session in range(12)]
+    crowd = ask(engine, *requests)
+    assert len({reply.reply_ids for reply in crowd}) > 6
+    for request, reply in zip(requests, crowd, strict=True):
+        [alone] = ask(engine, request)
+        assert alone.reply_ids == reply.reply_ids
+
+
+@needs_vllm
+def test_banned_tokens_are_never_sampled():
+    policy = load_policy(TEXT)
+    policy.get_parameter("model.norm.weight").data.zero_()  # every token is as likely
+    banned = renderer(TEXT).banned_ids
+    assert banned
+    requests = [request_of(TEXT, n, max_tokens=200) for n in range(20)]
+    sampled = {id for reply in ask(engine_of(TEXT, policy), *requests) for id in reply.reply_ids}
+    assert len(sampled) > 400
+    assert not sampled & banned
+
+
+# ---------------------------------------------------------------------------------- the weights
+
+
+@needs_vllm
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+def test_after_an_update_replies_come_from_the_new_weights(model: str):
+    policy = load_policy(model)
+    requests = [request_of(model, session, temperature=0) for session in range(6)]
+    old = ask(engine_of(model, policy), *requests)
+    engine = engine_of(model, changed(policy), version=7)
+    new = ask(engine, *requests)
+    assert engine.policy_version == 7
+    assert [reply.reply_ids for reply in new] != [reply.reply_ids for reply in old]
+    wanted = ask(reference_engine(model, policy), *requests)
+    assert [reply.reply_ids for reply in new] == [reply.reply_ids for reply in wanted]
+
+
+@needs_vllm
+@pytest.mark.parametrize("part", ["q_proj.weight", "layers.2.mlp.up_proj.weight", "merger.mlp.0"])
+def test_an_update_that_arrives_changed_stops_the_run_and_names_the_tensor(
+    part: str, monkeypatch: pytest.MonkeyPatch
+):
+    policy = changed(load_policy(IMAGES))
+    culprit = next(name for name, _ in vllm.weights_of(policy) if part in name)
+    sound = vllm.weights_of
+    sent: list[str] = []
+
+    def corrupted(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+        first = not sent  # what is read to find the culprit is right again
+        sent.append("")
+        for name, weight in sound(model):
+            yield name, weight.flip(0) if first and name == culprit else weight
+
+    monkeypatch.setattr(vllm, "weights_of", corrupted)
+    with pytest.raises(EngineError, match=f"first tensor that differs is {culprit}"):
+        engine_of(IMAGES, policy)
+
+
+@needs_vllm
+def test_an_update_that_leaves_a_tensor_out_is_caught(monkeypatch: pytest.MonkeyPatch):
+    engine_of(TEXT, load_policy(TEXT))
+    policy = changed(load_policy(TEXT))
+    sound = vllm.weights_of
+    monkeypatch.setattr(
+        vllm,
+        "weights_of",
+        lambda model: ((n, w) for n, w in sound(model) if "layers.1.mlp.down_proj" not in n),
+    )
+    with pytest.raises(EngineError, match="does not have the actor's weights"):
+        engine_of(TEXT, policy)
+
+
+@needs_vllm
+def test_what_the_trainer_had_set_up_stays_as_it_was():
+    torch.manual_seed(3)
+    wanted = torch.rand(3)
+    torch.manual_seed(3)
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(load_policy(TEXT), 0)
+    assert torch.equal(torch.rand(3), wanted)
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+@needs_vllm
+def test_a_run_learns_from_replies_of_vllm(run_dir):
+    run = VagentCLI(
+        [
+            f"--config={CONFIGS / 'sokoban_vlm.yaml'}",
+            "--data.engine=VLLMEngine",
+            "--data.engine.enforce_eager=true",
+            "--data.engine.kv_cache_gb=0.125",
+            "--data.groups=2",
+            "--data.val_episodes=2",
+            "--trainer.max_epochs=1",
+        ],
+        run=False,
+    )
+    run.trainer.fit(run.model, run.datamodule)
+    metrics = run.trainer.callback_metrics
+    assert metrics["rollout/logprob_gap"] < 1e-4
+    assert metrics["rollout/failed"] == 0
+    assert metrics["time/sync"] > 0
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+
+@needs_vllm
+def test_a_prompt_without_room_for_a_reply_fails_alone():
+    engine = engine_of(TEXT, load_policy(TEXT))
+    long = replace(request_of(TEXT, 0), prompt_ids=(5,) * CONTEXT)
+
+    async def both() -> list[Any]:
+        requests = (long, request_of(TEXT, 1))
+        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+
+    failed, reply = asyncio.run(both())
+    assert isinstance(failed, EngineError)
+    assert "leaves no room to reply" in str(failed)
+    assert reply.reply_ids
+
+
+@needs_vllm
+def test_images_that_do_not_fit_their_tokens_fail_alone():
+    engine = engine_of(IMAGES, load_policy(IMAGES))
+    good, bad = request_of(IMAGES, 0), request_of(IMAGES, 1)
+    bad = replace(bad, images=(picture(0).resize((168, 168)),))
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*map(engine.generate, (bad, good)), return_exceptions=True)
+
+    failed, reply = asyncio.run(both())
+    assert isinstance(failed, EngineError)
+    assert "could not read the prompt" in str(failed)
+    assert reply.reply_ids
+
+
+@needs_vllm
+def test_images_for_a_text_policy_are_refused():
+    engine = engine_of(TEXT, load_policy(TEXT))
+    with pytest.raises(EngineError, match="reads only text"):
+        ask(engine, replace(request_of(TEXT, 0), images=(picture(0),)))
+
+
+@needs_vllm
+def test_a_dropped_request_leaves_the_others_alone():
+    engine = engine_of(TEXT, load_policy(TEXT))
+    wanted = ask(engine, request_of(TEXT, 1))
+
+    async def drop_one() -> Generation:
+        dropped = asyncio.create_task(engine.generate(request_of(TEXT, 0, max_tokens=200)))
+        kept = asyncio.create_task(engine.generate(request_of(TEXT, 1)))
+        await asyncio.sleep(0.01)
+        dropped.cancel()
+        return await kept
+
+    assert asyncio.run(drop_one()) == wanted[0]
+    engine.update_weights(load_policy(TEXT), 1)  # nothing is left behind
+
+
+@needs_vllm
+def test_when_vllm_stops_in_mid_reply_nobody_waits_and_the_engine_can_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    engine = engine_of(TEXT, load_policy(TEXT))
+    wanted = ask(engine, request_of(TEXT, 0))
+
+    def step() -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._llm, "step", step)
+        with pytest.raises(EngineError, match=r"stopped in mid-reply.*out of memory"):
+            ask(engine, request_of(TEXT, 0))
+    engine.update_weights(load_policy(TEXT), 1)
+    assert ask(engine, request_of(TEXT, 0)) == wanted
+
+
+def test_without_vllm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise vllm.PackageNotFoundError(name)
+
+    monkeypatch.setattr(vllm, "version", missing)
+    with pytest.raises(ConfigError, match=r"needs vLLM 0\.32 and found none: pip install"):
+        VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
+
+
+def test_another_series_of_vllm_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vllm, "version", lambda name: "0.31.2")
+    with pytest.raises(ConfigError, match=r"needs vLLM 0\.32 and found 0\.31\.2"):
+        VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
+
+
+# ----------------------------------------------------------------------------------- the canary
+
+
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+def test_the_canary_accepts_the_policy_itself_and_no_other(model: str):
+    policy = load_policy(model)
+    vocabulary = renderer(model).vocabulary(CONTEXT)
+    canary = Canary(policy, vocabulary, tolerance=1e-4)
+    assert bool(canary.request.images) == (model == IMAGES)
+    [reply] = ask(reference_engine(model, policy), canary.request)
+    assert canary.check(policy, reply, lambda: None) < 1e-5
+    with pytest.raises(EngineError, match="first tensor that differs is the_head"):
+        canary.check(changed(load_policy(model)), reply, lambda: "the_head")
+    nothing = replace(reply, logprobs=(float("nan"),) * len(reply.logprobs))
+    with pytest.raises(EngineError, match="No single tensor"):
+        canary.check(policy, nothing, lambda: None)

