@@ -16,7 +16,13 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from transformers.utils.logging import disable_progress_bar
 
-from vagentrl.callbacks import AgentCallback, EvaluateAtEnds, IterationProgress, RunSummary
+from vagentrl.callbacks import (
+    AgentCallback,
+    EngineAgreement,
+    EvaluateAtEnds,
+    IterationProgress,
+    RunSummary,
+)
 from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
 from vagentrl.modules.agent import AgentModule
@@ -167,7 +173,7 @@ def _as_list(given: Any) -> list[Any]:
 
 def _with_default_callbacks(given: list[Callback], progress_bar: bool) -> list[Callback]:
     """What is given, and what every run wants; a kind that is given is not added again."""
-    wanted: list[Callback] = [EvaluateAtEnds(), RunSummary()]
+    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), RunSummary()]
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         wanted.insert(0, IterationProgress())
     kinds = {type(callback) for callback in given}

@@ -2,6 +2,7 @@
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import CriticWarmup
+from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
@@ -11,6 +12,7 @@ from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
 __all__ = [
     "AgentCallback",
     "CriticWarmup",
+    "EngineAgreement",
     "EvaluateAtEnds",
     "IterationProgress",
     "KLControl",

@@ -6,6 +6,7 @@ from vagentrl.losses.aggregation import (
     aggregation_weights,
     trajectory_lengths,
 )
+from vagentrl.losses.agreement import agreement
 from vagentrl.losses.cispo import CISPO, cispo
 from vagentrl.losses.gspo import GSPO, gspo, sequence_ratio
 from vagentrl.losses.importance import TruncatedImportance, importance_ratio
@@ -27,6 +28,7 @@ __all__ = [
     "Reinforce",
     "TruncatedImportance",
     "aggregation_weights",
+    "agreement",
     "approximate_kl",
     "cispo",
     "clip_fraction",

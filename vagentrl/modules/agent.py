@@ -182,8 +182,6 @@ class AgentModule(LightningModule):
                 scores = self.score(rollout)
             else:
                 scores = replace(earlier, values=self.score_values(rollout))
-        gap = (scores.old_logprobs - rollout.rollout_logprobs)[rollout.action_mask].abs()
-        self.record("rollout/logprob_gap", float(gap.mean()))  # 0 when engine and trainer agree
         for behaviour in self.behaviours():
             rollout = behaviour.on_scores(self, rollout, scores)
         credit = self.advantage(rollout, scores)
