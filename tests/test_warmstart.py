@@ -1,13 +1,25 @@
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from vagentrl import warmstart
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink
-from vagentrl.types import Observation, Prompt, Reply, StepResult, Trajectory, Turn
-from vagentrl.warmstart import Demonstrator, demonstrate, perception
+from vagentrl.models.tiny import TinyModel
+from vagentrl.types import (
+    Observation,
+    Prompt,
+    Reply,
+    RolloutBatch,
+    StepResult,
+    Trajectory,
+    Turn,
+)
+from vagentrl.warmstart import Demonstrator, Stage, demonstrate, perception
 from vagentrl_envs.bandit import Bandit
 from vagentrl_envs.frozen_lake import FrozenLake
 
@@ -65,3 +77,29 @@ def test_perception_is_judged_on_the_episode_that_was_played_where_moves_slip():
     assert perception(env, [played]) == 5 / 6
     slipped_otherwise = perception(env, [replace(played, transition_seed=8)])
     assert slipped_otherwise is not None and slipped_otherwise < 5 / 6
+
+
+def test_a_stage_is_repeated_until_the_model_errs_enough(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    success = iter([0.6, 0.5, 0.3])
+    seeds: list[list[int]] = []
+
+    def clone(policy: object, demonstrations: Iterable[RolloutBatch], stage: Stage) -> None:
+        batch = next(iter(demonstrations))
+        seeds.append(batch.input_ids.sum(-1).tolist())
+
+    monkeypatch.setattr(warmstart, "clone", clone)
+    monkeypatch.setattr(warmstart, "success_in_training", lambda env, folder: next(success))
+    monkeypatch.setattr(warmstart, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
+    warmstart.warmstart(
+        lambda: FrozenLake(map="4x4", observation="text", turn_limit=8, format=NoThink()),
+        actions=(),
+        stages=[Stage(0.1, steps=1), Stage(0.9, steps=1, until=0.4)],
+        output="model",
+        model=TinyModel(images=False, vocabulary=300, layers=1),
+        tokenizer_episodes=5,
+    )
+    assert len(seeds) == 4  # the first stage once, the second until 0.3
+    assert len(set(map(tuple, seeds))) == 4  # each time on other demonstrations
+    assert "until=0.4" in Path("model/README.md").read_text()

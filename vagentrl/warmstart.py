@@ -24,7 +24,7 @@ from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
 from vagentrl.contexts import FullHistory
 from vagentrl.data import TRAIN, RolloutDataModule
-from vagentrl.environment import ActionEnvironment, Environment, train_seed
+from vagentrl.environment import ActionEnvironment, Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
@@ -45,6 +45,9 @@ from vagentrl.types import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
+MOST_REPEATS = 10
+"""Of a stage that is repeated until the model errs enough."""
 
 _QUIET: dict[str, Any] = {
     "logger": False,
@@ -154,12 +157,11 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
         self.renderer = renderer
         self.batch_size = batch_size
         self.context_length = context_length
-        self.seed = seed
+        self.seeds = np.random.default_rng(seed)  # goes on where a stage is repeated
         self.turns = turns
 
     def __iter__(self) -> Iterator[RolloutBatch]:
         environment = self.factory()
-        seeds = np.random.default_rng(self.seed)
         while True:
             batch = [
                 to_trajectory(
@@ -167,7 +169,7 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
                     self.renderer,
                     self.context_length,
                 )
-                for seed in seeds.integers(2**60, size=self.batch_size)
+                for seed in self.seeds.integers(2**60, size=self.batch_size)
             ]
             yield collate(batch, self.renderer, temperature=1.0)
 
@@ -216,6 +218,9 @@ class Stage:
         batch_size: Episodes in a step.
         turns: First turns of an episode that are shown; None for all. The turns of an episode are
             much alike, so for learning to read many short demonstrations are the cheapest.
+        until: Repeat the stage until the success rate on training seeds is no higher than this.
+            How far a model that plans well takes errors over in so many steps varies with the
+            machine's rounding; where it stops then does not.
     """
 
     noise: float
@@ -223,6 +228,7 @@ class Stage:
     lr: float = 2e-3
     batch_size: int = 16
     turns: int | None = None
+    until: float | None = None
 
 
 def warmstart(
@@ -270,9 +276,12 @@ def warmstart(
             seed + number,
             stage.turns,
         )
-        clone(policy, demonstrations, stage)
-        policy.save_pretrained(folder)
-    scores = evaluate(env, folder, episodes=eval_episodes)
+        for _ in range(MOST_REPEATS):
+            clone(policy, demonstrations, stage)
+            policy.save_pretrained(folder)
+            if stage.until is None or success_in_training(env, folder) <= stage.until:
+                break
+    scores = evaluate(env, folder, [held_out_seed(index) for index in range(eval_episodes)])
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
@@ -296,15 +305,28 @@ def clone(policy: PreTrainedModel, demonstrations: _Demonstrations, stage: Stage
     trainer.fit(module, DataLoader(demonstrations, batch_size=None))
 
 
-def evaluate(env: Callable[[], Environment], folder: Path, episodes: int) -> dict[str, float]:
-    """Score a checkpoint on held-out episodes.
+class _OnSeeds(RolloutDataModule):
+    """Evaluates on seeds of one's own choice."""
+
+    def __init__(self, env: Callable[[], Environment], seeds: Sequence[int]) -> None:
+        super().__init__(env)
+        self.seeds = tuple(seeds)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader([(TRAIN, self.seeds)], batch_size=None)  # pyright: ignore
+
+
+def evaluate(
+    env: Callable[[], Environment], folder: Path, seeds: Sequence[int]
+) -> dict[str, float]:
+    """Score a checkpoint on one episode per seed.
 
     Returns:
         ``success_rate`` at T = 0.5 with its interval, ``turns``, ``malformed_replies``, and
         ``perception``: the share of turns in which the whole state was described truly.
     """
     agent = AgentModule(policy=str(folder), advantage=GroupRelative())
-    data = RolloutDataModule(env, val_episodes=episodes)
+    data = _OnSeeds(env, seeds)
     trainer = Trainer(accelerator="cpu", callbacks=[IterationProgress()], **_QUIET)
     trainer.validate(agent, data, verbose=False)
     metrics = {k.removeprefix("val/"): float(v) for k, v in trainer.callback_metrics.items()}
@@ -313,6 +335,12 @@ def evaluate(env: Callable[[], Environment], folder: Path, episodes: int) -> dic
     )  # fmt: skip
     seen = perception(env(), data.evaluated[TRAIN])
     return {name: metrics[name] for name in wanted} | ({} if seen is None else {"perception": seen})
+
+
+def success_in_training(env: Callable[[], Environment], folder: Path) -> float:
+    """Success rate on seeds that training may draw: held-out ones are kept for the score."""
+    seeds = [train_seed(index) for index in range(256)]
+    return evaluate(env, folder, seeds)["success_rate"]
 
 
 def perception(environment: Environment, trajectories: Sequence[Trajectory]) -> float | None:
