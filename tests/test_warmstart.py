@@ -95,7 +95,7 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
     warmstart.warmstart(
         lambda: FrozenLake(map="4x4", observation="text", turn_limit=8, format=NoThink()),
         actions=(),
-        stages=[Stage(0.1, steps=1), Stage(0.9, steps=1, until=0.4)],
+        stages=[Stage(0.1, steps=4), Stage(0.9, steps=4, until=0.4)],
         output="model",
         model=TinyModel(images=False, vocabulary=300, layers=1),
         tokenizer_episodes=5,
@@ -103,3 +103,8 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
     assert len(seeds) == 4  # the first stage once, the second until 0.3
     assert len(set(map(tuple, seeds))) == 4  # each time on other demonstrations
     assert "until=0.4" in Path("model/README.md").read_text()
+
+
+def test_a_stage_too_short_for_its_cycle_is_refused():
+    with pytest.raises(ConfigError, match="steps is 3; a cycle of learning rates takes at least 4"):
+        Stage(0.5, steps=3)

@@ -191,7 +191,7 @@ class CloneModule(LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, betas=(0.9, 0.98))
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.lr, total_steps=self.steps, pct_start=0.05
+            optimizer, self.lr, total_steps=self.steps, pct_start=max(0.05, 2 / self.steps)
         )
         return {
             "optimizer": optimizer,
@@ -229,6 +229,10 @@ class Stage:
     batch_size: int = 16
     turns: int | None = None
     until: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 4:
+            raise ConfigError(f"steps is {self.steps}; a cycle of learning rates takes at least 4")
 
 
 def warmstart(
