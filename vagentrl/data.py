@@ -59,6 +59,8 @@ class RolloutDataModule(LightningDataModule):
         val_sampling: How replies are sampled in evaluations; None: as in training at T = 0.5.
         workers: Run environments in threads, or each in a process of its own.
         max_workers: Episodes that are played at once.
+        lockstep: Play a turn of every episode before the next turn of any (for comparison: slower,
+            and the same episodes).
         timeout_s: Seconds that an environment may take for one reset or step.
         context_length: Tokens of context to use; None: all that the model can read.
         seed: Decides every episode and the order of minibatches, together with the iteration.
@@ -82,6 +84,7 @@ class RolloutDataModule(LightningDataModule):
         val_sampling: Sampling | None = None,
         workers: Literal["thread", "process"] = "thread",
         max_workers: int = 512,
+        lockstep: bool = False,
         timeout_s: float = 60.0,
         context_length: int | None = None,
         seed: int = 1,
@@ -136,6 +139,7 @@ class RolloutDataModule(LightningDataModule):
         self.val_sampling = val_sampling or replace(sampling, temperature=0.5)
         self.worker_kind: Literal["thread", "process"] = workers
         self.max_workers = max_workers
+        self.lockstep = lockstep
         self.timeout_s = timeout_s
         self.wanted_context = context_length
         self.seed = seed
@@ -174,7 +178,9 @@ class RolloutDataModule(LightningDataModule):
             )
             for name, factory in self.environments.items()
         }
-        self.collector = Collector(self.engine, self.renderer, pools, context_room, self.context)
+        self.collector = Collector(
+            self.engine, self.renderer, pools, context_room, self.context, self.lockstep
+        )
 
     def teardown(self, stage: str) -> None:
         for lane in self._lanes:

@@ -37,13 +37,14 @@ def collector(
     images: bool = False,
     context_length: int = 512,
     delay_s: Any = 0.0,
+    lockstep: bool = False,
 ) -> Collector:
     renderer = toy.renderer(images)
     engine = ScriptedEngine(script, toy.encode_reply, delay_s)
     engine.prepare(renderer.vocabulary(context_length))
     engine.policy_version = VERSION
     pools = {"toy": WorkerPool(environment, "toy", size=4)}
-    return Collector(engine, renderer, pools, context_length)
+    return Collector(engine, renderer, pools, context_length, lockstep=lockstep)
 
 
 def episodes(count: int, seed: int = 0) -> list[Episode]:
@@ -213,6 +214,23 @@ def test_an_episode_is_the_same_alone_and_among_others():
     for number in (0, 7, 19):
         [alone] = collector(by_seed).collect([episodes(20)[number]], Sampling())
         assert alone == crowd[number]
+
+
+def test_in_lockstep_the_same_episodes_are_played():
+    ended: list[Trajectory] = []
+    fails = lambda request: RuntimeError("?") if request.session == 5 else by_seed(request)  # noqa: E731
+    freely = collector(fails, Moody).collect(episodes(20), Sampling())
+    together = collector(fails, Moody, lockstep=True)
+    assert together.collect(episodes(20), Sampling(), on_end=ended.append) == freely
+    assert ended == freely
+    assert sorted(together.engine.released) == list(range(20))  # pyright: ignore
+
+
+def test_in_lockstep_nobody_is_a_turn_ahead():
+    playing = collector([toy.GO], lockstep=True, delay_s=lambda request: request.session / 200)
+    playing.collect(episodes(4), Sampling())
+    asked = [request.session for request in playing.engine.requests]  # pyright: ignore
+    assert asked == [0, 1, 2, 3, 1, 2, 3, 2, 3, 3]  # episode n takes n + 1 turns
 
 
 def test_collecting_again_plays_the_same():

@@ -50,6 +50,8 @@ class Collector:
         pools: Workers of each environment, by its name.
         context_length: Tokens that the model can read.
         context: What the model sees of the past.
+        lockstep: Play a turn of every episode before the next turn of any: sample all replies,
+            then step one environment after the other. The episodes are the same, only slower.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Collector:
         pools: Mapping[str, WorkerPool],
         context_length: int,
         context: Context = FullHistory(),  # noqa: B008 (frozen)
+        lockstep: bool = False,
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.pools = pools
         self.context_length = context_length
         self.context = context
+        self.lockstep = lockstep
         self.sessions = itertools.count()
 
     def collect(
@@ -101,7 +105,32 @@ class Collector:
             on_end(trajectory)
             return [trajectory]
 
+        if self.lockstep:
+            return self._run([self._in_lockstep(episodes, sampling, on_end)])
         return self._run([play(episode) for episode in episodes])
+
+    async def _in_lockstep(
+        self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd
+    ) -> list[Trajectory]:
+        playing = [RunningEpisode(self, episode) for episode in episodes]
+        workers = [self.pools[episode.environment].hire() for episode in episodes]
+        try:
+            for running, worker in zip(playing, workers, strict=True):
+                await running.survive(running.begin(worker))
+            while alive := [running for running in playing if running.stop is None]:
+                sampled = (running.survive(running.sample(sampling)) for running in alive)
+                await asyncio.gather(*sampled)
+                for running in alive:
+                    if running.stop is None:
+                        await running.survive(running.answer())
+        finally:
+            for running, worker in zip(playing, workers, strict=True):
+                sound = running.stop in ("terminated", "truncated")
+                self.pools[running.episode.environment].dismiss(worker, sound=sound)
+        trajectories = [running.take() for running in playing]
+        for trajectory in trajectories:
+            on_end(trajectory)
+        return trajectories
 
     def collect_turns(
         self,
@@ -249,8 +278,20 @@ class RunningEpisode:
         self.begun = True
         self._ask(observation)
 
+    async def survive(self, doing: Coroutine[Any, Any, None]) -> None:
+        """Await something; if it fails, so does the episode."""
+        try:
+            await doing
+        except RolloutError as error:
+            self.fail(error)
+
     async def play(self, sampling: Sampling) -> None:
         """Sample a reply and let the environment answer it."""
+        await self.sample(sampling)
+        await self.answer()
+
+    async def sample(self, sampling: Sampling) -> None:
+        """Sample a reply."""
         # A reply that the end of the context cuts off would count as malformed: the agent is not
         # asked unless there is room for all it may say.
         engine, conversation = self._collector.engine, self._conversation
@@ -263,7 +304,8 @@ class RunningEpisode:
                 "make the images smaller, lower sampling.max_tokens, or take a model with a "
                 "longer context"
             )
-        generation = await engine.generate(
+        self._room = room
+        self._generation = await engine.generate(
             GenerationRequest(
                 session=self._session,
                 prompt_ids=tuple(conversation.ids),
@@ -272,8 +314,12 @@ class RunningEpisode:
                 seed=self._reply_seed + conversation.turns,
             )
         )
+
+    async def answer(self) -> None:
+        """Let the environment answer what was sampled."""
+        generation = self._generation
         await self.reply(generation.reply_ids, generation.logprobs, generation.finish)
-        if self.stop is None and len(conversation.ids) > room:
+        if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
 
     async def reply(
