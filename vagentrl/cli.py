@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from vagentrl import __version__
 from vagentrl.errors import VagentError
 
-COMMANDS = ("fit", "validate", "test", "check", "warmstart")
+COMMANDS = ("fit", "validate", "test", "check", "doctor", "warmstart")
 
 HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
 
@@ -20,6 +20,7 @@ commands:
   validate    evaluate it on held-out episodes     vagentrl validate --config … [--ckpt_path …]
   test        the same, as a final test
   check       dry run: build everything but the weights, and say how large it is
+  doctor      what works on this machine           vagentrl doctor [--model tiny-sokoban-vlm]
   warmstart   make a tiny model from nothing       vagentrl warmstart --config configs/warmstart/…
 
   vagentrl COMMAND --help           all options of a command
@@ -54,6 +55,8 @@ def _run(command: str, arguments: Sequence[str]) -> None:
     match command:
         case "check":
             commands.run_check(arguments)
+        case "doctor":
+            commands.run_doctor(arguments)
         case "warmstart":
             commands.run_warmstart(arguments)
         case _:

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from vagentrl.callbacks import (
 )
 from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
+from vagentrl.doctor import examine, machine
 from vagentrl.modules.agent import AgentModule
 from vagentrl.parser import Parser
 from vagentrl.warmstart import warmstart
@@ -156,6 +158,31 @@ def _sizes(agent: AgentModule) -> str:
             f"{weights / 2**30:>14.2f}{(weights + extra) / 2**30:>18.2f}"
         )
     return "\n".join(lines)
+
+
+def doctor(model: str | None = None) -> None:
+    """Say what works on this machine, and exit with 1 if something that is installed does not.
+
+    Args:
+        model: Also look at this model, named as for ``model.policy``: does its chat template keep
+            to the turns, does it see images, do the engines agree with the trainer?
+    """
+    findings = machine()
+    if model is not None:
+        findings = chain(findings, examine(model))
+    broken = 0
+    for finding in findings:
+        print(finding, flush=True)
+        broken += finding.good is False
+    if broken:
+        raise SystemExit(1)
+
+
+def run_doctor(args: Sequence[str]) -> None:
+    """``vagentrl doctor``."""
+    _load_plugins()
+    _silence_noise()
+    auto_cli(doctor, args=list(args), as_positional=False, parser_class=Parser)
 
 
 def run_warmstart(args: Sequence[str]) -> None:

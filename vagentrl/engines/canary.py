@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 
 from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
-from vagentrl.engines.cached_policy import CachedPolicy, image_layout
+from vagentrl.engines.cached_policy import image_layout
 from vagentrl.errors import EngineError
 
 if TYPE_CHECKING:
@@ -89,14 +89,16 @@ class Canary:
         )
 
     def _logprobs(self, policy: PreTrainedModel, reply: tuple[int, ...]) -> torch.Tensor:
-        """Log-probs that the policy gives to the tokens of a reply."""
-        reader = CachedPolicy(policy, self._vocabulary, max_sessions=1)
-        banned = torch.tensor(sorted(self._vocabulary.banned_ids), dtype=torch.long)
-        scores: list[float] = []
-        with reader.sampling_mode():
-            logits = reader.prefill([self.request], 0)
-            for token in reply:
-                allowed = logits.float().index_fill(1, banned.to(logits.device), -torch.inf)
-                scores.append(float(allowed.log_softmax(-1)[0, token]))
-                logits = reader.decode([token])
-        return torch.tensor(scores)
+        """Log-probs that the policy gives to the tokens of a reply, all read in one pass."""
+        ids = torch.tensor([self.request.prompt_ids + reply], device=policy.device)
+        inputs: dict[str, torch.Tensor] = {}
+        if self.request.images:
+            vision = self._vocabulary.encode_images(self.request.images).to(policy.device)
+            image_token: int = policy.config.image_token_id  # pyright: ignore
+            inputs = vision.model_inputs() | {"mm_token_type_ids": ids.eq(image_token).int()}
+        with torch.no_grad():
+            output: Any = policy(input_ids=ids, use_cache=False, **inputs)
+        logits = output.logits[0, -len(reply) - 1 : -1].float()
+        logits[:, sorted(self._vocabulary.banned_ids)] = -torch.inf
+        logprobs = logits.log_softmax(-1)
+        return logprobs.gather(-1, ids[0, -len(reply) :, None])[:, 0].cpu()
