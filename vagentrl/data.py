@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from vagentrl.engines import TransformersEngine
 from vagentrl.environment import Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll, select_groups
+from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector, Episode, Lane, OnEnd
@@ -36,6 +38,15 @@ log = logging.getLogger(__name__)
 
 TRAIN = "train"
 """Name of the environment that is trained on; others are named in `val_envs`."""
+
+
+@dataclass
+class _Collection:
+    """What was played for an iteration, what of it is learned from, and how it went."""
+
+    trajectories: list[Trajectory]
+    kept: list[Trajectory]
+    report: dict[str, float]
 
 
 class RolloutDataModule(LightningDataModule):
@@ -62,6 +73,9 @@ class RolloutDataModule(LightningDataModule):
         lockstep: Play a turn of every episode before the next turn of any (for comparison: slower,
             and the same episodes).
         timeout_s: Seconds that an environment may take for one reset or step.
+        staleness: 1 collects the next iteration's episodes while the actor learns from this one's,
+            so that they come from weights that are one iteration old; 0 takes turns and is exactly
+            on-policy.
         context_length: Tokens of context to use; None: all that the model can read.
         seed: Decides every episode and the order of minibatches, together with the iteration.
     """
@@ -86,6 +100,7 @@ class RolloutDataModule(LightningDataModule):
         max_workers: int = 512,
         lockstep: bool = False,
         timeout_s: float = 60.0,
+        staleness: Literal[0, 1] = 0,
         context_length: int | None = None,
         seed: int = 1,
     ) -> None:
@@ -112,6 +127,19 @@ class RolloutDataModule(LightningDataModule):
                 "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
                 "give a temperature above 0 (1.0 explores most)"
             )
+        engine = engine if engine is not None else TransformersEngine()
+        if staleness and turns is not None:
+            raise ConfigError(
+                f"data.staleness is {staleness} and data.turns {turns}: environments that go on "
+                "from batch to batch cannot be resumed exactly when the next batch is played "
+                "ahead; leave out one of the two"
+            )
+        if staleness and not engine.samples_apart:
+            raise ConfigError(
+                f"data.staleness is {staleness} and data.engine is {type(engine).__name__}, which "
+                "samples from the very weights that learn; set its own_copy, or take "
+                "vagentrl.engines.VLLMEngine"
+            )
         if not isinstance(filter, KeepAll):
             name = type(filter).__name__
             if turns is not None:
@@ -125,7 +153,7 @@ class RolloutDataModule(LightningDataModule):
                     "one never differ, so nothing would be kept; give 2 or more"
                 )
         self.environments = {TRAIN: env, **(val_envs or {})}
-        self.engine = engine if engine is not None else TransformersEngine()
+        self.engine = engine
         self.sampling = sampling
         self.context = context
         self.groups = groups
@@ -141,6 +169,7 @@ class RolloutDataModule(LightningDataModule):
         self.max_workers = max_workers
         self.lockstep = lockstep
         self.timeout_s = timeout_s
+        self.staleness = staleness
         self.wanted_context = context_length
         self.seed = seed
         self.report: dict[str, float] = {}
@@ -149,9 +178,10 @@ class RolloutDataModule(LightningDataModule):
         """The episodes of the current iteration."""
         self.evaluated: dict[str, list[Trajectory]] = {}
         """The episodes of the last evaluation, by environment."""
+        self._ahead: Future[_Collection] | None = None
+        self._background = ThreadPoolExecutor(1, "collect")
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
-        self._sync_s = 0.0
         lanes = 0 if turns is None else groups * group_size
         self._lanes = [Lane(partial(self._lane_episode, lane)) for lane in range(lanes)]
 
@@ -159,6 +189,7 @@ class RolloutDataModule(LightningDataModule):
         if hasattr(self, "renderer"):
             return
         self._check_estimator(self._agent.advantage)
+        self._check_importance(self._agent.policy_loss)
         model = self._agent.policy_name
         can_read = context_length(load_config(model))
         context_room = min(self.wanted_context or can_read, can_read)
@@ -183,6 +214,8 @@ class RolloutDataModule(LightningDataModule):
         )
 
     def teardown(self, stage: str) -> None:
+        if self._ahead is not None:
+            wait([self._ahead])
         for lane in self._lanes:
             lane.close(self.collector)
         for pool in self.collector.pools.values():
@@ -207,7 +240,9 @@ class RolloutDataModule(LightningDataModule):
         if agent.actor_is_training:
             self._warmup = None
         if self._warmup is None:
-            kept = self._collect(agent)
+            collection = self._next_collection(agent)
+            self.trajectories, self.report = collection.trajectories, collection.report
+            kept = collection.kept
             started = time.perf_counter()
             if not kept:
                 log.warning(
@@ -240,16 +275,36 @@ class RolloutDataModule(LightningDataModule):
             part=1.0 if agent.actor_is_training else agent.warmup.part,
         )
 
-    def _collect(self, agent: AgentModule) -> list[Trajectory]:
-        """Play an iteration's episodes; returns those worth learning from."""
+    def _next_collection(self, agent: AgentModule) -> _Collection:
+        """This iteration's episodes; if the next ones may be stale, they are begun."""
+        if self._ahead is None:
+            sync = self._sync(agent)
+            collection = self._collect(agent, agent.iteration)
+            collection.report["time/sync"] = sync
+        else:
+            started = time.perf_counter()
+            collection, self._ahead = self._ahead.result(), None
+            collection.report["time/wait"] = time.perf_counter() - started
+        versions = [trajectory.policy_version for trajectory in collection.trajectories]
+        staleness = agent.iteration - sum(versions) / len(versions)
+        collection.report["rollout/staleness"] = staleness if agent.actor_is_training else 0.0
+        more = agent.iteration + 1 < (self.trainer.max_epochs or 0)  # pyright: ignore
+        if self.staleness and more and agent.actor_is_training:
+            collection.report["time/sync"] = self._sync(agent)
+            self._ahead = self._background.submit(self._collect, agent, agent.iteration + 1)
+        else:
+            self.engine.rest()
+        return collection
+
+    def _collect(self, agent: AgentModule, iteration: int) -> _Collection:
+        """Play an iteration's episodes."""
         engine = self.engine
         tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
-        self._sync_s = 0.0
-        iteration, batches = agent.iteration, 1
+        batches = 1
         if not agent.actor_is_training:  # the same for every round, also for one that is resumed
             iteration, batches = 0, agent.warmup.batches
         wanted = batches * self.groups
-        self.trajectories = []
+        everything: list[Trajectory] = []
         kept: list[list[Trajectory]] = []
         spreads: list[float] = []
         for round in range(self.filter.rounds):
@@ -259,7 +314,7 @@ class RolloutDataModule(LightningDataModule):
             else:
                 play = partial(self.collector.collect_turns, self._lanes, batches * self.turns)
             trajectories = self._play(agent, play, self.sampling)
-            self.trajectories += trajectories
+            everything += trajectories
             played = [t for t in trajectories if t.error is None]
             for behaviour in agent.behaviours():
                 played = behaviour.on_trajectories(agent, played)
@@ -270,10 +325,8 @@ class RolloutDataModule(LightningDataModule):
                 break
         if self.filter.rounds > 1:
             kept = kept[:wanted]
-        wall = time.perf_counter() - started - self._sync_s
-        busy = engine.busy_s - busy
-        self.report = episode_report(self.trajectories, "rollout/") | {
-            "time/sync": self._sync_s,
+        wall, busy = time.perf_counter() - started, engine.busy_s - busy
+        report = episode_report(everything, "rollout/") | {
             "time/generate": busy,
             "time/environment": wall - busy,
             "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
@@ -281,7 +334,7 @@ class RolloutDataModule(LightningDataModule):
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
         }
-        return [trajectory for group in kept for trajectory in group]
+        return _Collection(everything, [member for group in kept for member in group], report)
 
     def _training_episodes(self, iteration: int, first: int, count: int) -> list[Episode]:
         return [
@@ -317,6 +370,14 @@ class RolloutDataModule(LightningDataModule):
                 "from start to end; choose an estimator with a critic, or leave data.turns out"
             )
 
+    def _check_importance(self, loss: PolicyLoss) -> None:
+        if self.staleness and loss.importance is None:
+            raise ConfigError(
+                f"data.staleness is {self.staleness}, so the weights that learn are not those that "
+                f"sampled, and model.policy_loss is {type(loss).__name__} without importance "
+                "weights; set model.policy_loss.importance to vagentrl.losses.TruncatedImportance"
+            )
+
     def state_dict(self) -> dict[str, Any]:
         # A warm-up that is resumed collects again, with the same actor: from the start, as before.
         if self.turns is None or not self._agent.actor_is_training:
@@ -346,12 +407,22 @@ class RolloutDataModule(LightningDataModule):
             for number, seed in enumerate(seeds)
         ]
         play = partial(self.collector.collect, episodes)
+        if self._ahead is not None:
+            wait([self._ahead])  # what was begun with older weights
+        self._sync(agent)
         trajectories = self._play(agent, play, self.val_sampling)
+        self.engine.rest()
         self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
         return episode_report(trajectories, prefix)
 
     # --------------------------------------------------------------------------------- playing
+
+    def _sync(self, agent: AgentModule) -> float:
+        """Let the engine sample from the current weights; the seconds that it took."""
+        started = time.perf_counter()
+        self.engine.update_weights(agent.actor.policy, agent.iteration)
+        return time.perf_counter() - started
 
     def _play(
         self,
@@ -359,9 +430,6 @@ class RolloutDataModule(LightningDataModule):
         play: Callable[[Sampling, OnEnd], list[Trajectory]],
         sampling: Sampling,
     ) -> list[Trajectory]:
-        started = time.perf_counter()
-        self.engine.update_weights(agent.actor.policy, agent.iteration)
-        self._sync_s += time.perf_counter() - started
         behaviours = list(agent.behaviours())
 
         def on_end(trajectory: Trajectory) -> None:
@@ -369,7 +437,6 @@ class RolloutDataModule(LightningDataModule):
                 behaviour.on_episode_end(agent, trajectory)
 
         trajectories = play(sampling, on_end)
-        self.engine.rest()
         if failed := [t for t in trajectories if t.error is not None]:
             log.warning(
                 "%d of %d episodes failed; the first: %s",

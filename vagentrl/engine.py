@@ -93,11 +93,14 @@ class Engine(ABC):
     """Samples replies. All methods are called from one thread, `generate` from many coroutines.
 
     Attributes:
+        samples_apart: Whether it samples from a copy of the weights, so that the policy may learn
+            meanwhile.
         policy_version: Version of the weights that replies are sampled from; -1 before the first.
         sampled_tokens: Tokens sampled since the engine was made.
         busy_s: Seconds spent computing since the engine was made.
     """
 
+    samples_apart: bool = True
     policy_version: int = -1
     sampled_tokens: int = 0
     busy_s: float = 0.0

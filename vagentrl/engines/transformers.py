@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -57,7 +58,7 @@ class _Row:
 
 
 class TransformersEngine(Engine):
-    """Continuous batching over the policy itself: no second copy of the weights.
+    """Continuous batching over the policy itself, or over a copy of it.
 
     A reply leaves the batch when it ends, and a new request joins between two tokens. Keys and
     values are kept from turn to turn, so a turn reads only what it adds to the context.
@@ -68,6 +69,8 @@ class TransformersEngine(Engine):
             forgotten and, when it comes back, read again.
         prefill_tokens: New tokens, padding included, that one forward pass reads at most; a
             longer prompt is read alone.
+        own_copy: Sample from a copy of the weights, which the actor's next steps leave as it is;
+            what `data.staleness` needs.
 
     Attributes:
         prefilled_tokens: Prompt tokens read since the engine was made.
@@ -75,7 +78,11 @@ class TransformersEngine(Engine):
     """
 
     def __init__(
-        self, max_batch: int = 256, max_sessions: int = 1024, prefill_tokens: int = 8192
+        self,
+        max_batch: int = 256,
+        max_sessions: int = 1024,
+        prefill_tokens: int = 8192,
+        own_copy: bool = False,
     ) -> None:
         if not 1 <= max_batch <= max_sessions:
             raise ConfigError(
@@ -85,6 +92,7 @@ class TransformersEngine(Engine):
         self.max_batch = max_batch
         self.max_sessions = max_sessions
         self.prefill_tokens = prefill_tokens
+        self.samples_apart = own_copy
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self._waiting: deque[_Row] = deque()
@@ -101,10 +109,18 @@ class TransformersEngine(Engine):
                 "sampled; await them first"
             )
         model = cast("PreTrainedModel", policy)
+        if self.samples_apart:
+            model = self._copy(model)
         self._policy = CachedPolicy(model, self._vocabulary, self.max_sessions)
         banned = sorted(self._vocabulary.banned_ids)
         self._banned = torch.tensor(banned, dtype=torch.long, device=self._policy.device)
         self.policy_version = version
+
+    def _copy(self, policy: PreTrainedModel) -> PreTrainedModel:
+        if self.policy_version < 0:
+            return copy.deepcopy(policy).requires_grad_(False)
+        self._policy.policy.load_state_dict(policy.state_dict())
+        return self._policy.policy
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self._check(request)
