@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, EngineError
 from vagentrl.types import Finish, VisionInputs
 
 if TYPE_CHECKING:
@@ -131,3 +131,20 @@ class Engine(ABC):
 
     def rest(self) -> None:  # noqa: B027 (most engines need nothing back)
         """Nothing is sampled before the next `update_weights`: memory may be given back."""
+
+
+def check_request(request: GenerationRequest, vocabulary: Vocabulary, *, sees: bool) -> None:
+    """Raises:
+    EngineError: When the prompt leaves no room, or shows images to a policy that sees none.
+    """
+    length, context = len(request.prompt_ids), vocabulary.context_length
+    if not 0 < length < context:
+        raise EngineError(
+            f"a prompt of {length} tokens leaves no room to reply in a context of {context} "
+            "(or nothing to reply to): allow fewer turns, shorter observations or a window"
+        )
+    if request.images and not sees:
+        raise EngineError(
+            f"a prompt shows {len(request.images)} images to a policy that reads only text; "
+            "take a vision-language model or render the observations as text"
+        )

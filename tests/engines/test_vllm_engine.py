@@ -3,98 +3,40 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from transformers import PreTrainedModel
 
+from tests.engines.shipped import (
+    CONTEXT,
+    IMAGES,
+    SETTINGS,
+    TEXT,
+    ask,
+    changed,
+    engine_of,
+    needs_vllm,
+    observation,
+    picture,
+    reference_engine,
+    renderer,
+    request_of,
+)
 from vagentrl.commands import VagentCLI
 from vagentrl.contexts import FullHistory
 from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
-from vagentrl.engines import TransformersEngine, VLLMEngine
+from vagentrl.engines import VLLMEngine
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import engine as vllm
+from vagentrl.engines.vllm import settings
 from vagentrl.errors import ConfigError, EngineError
-from vagentrl.models.load import checkpoint_path, load_policy
+from vagentrl.models.load import load_policy
 from vagentrl.rollout.conversation import Conversation
-from vagentrl.rollout.renderer import Renderer
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation
 
-INSTALLED = find_spec("vllm") is not None
-needs_vllm = pytest.mark.skipif(not INSTALLED, reason="vLLM is not installed (docs/engines.md)")
 CONFIGS = Path(__file__).parents[2] / "configs"
-TEXT, IMAGES = "tiny-sokoban-text", "tiny-sokoban-vlm"
-CONTEXT = 512
-SETTINGS: dict[str, Any] = {"enforce_eager": True, "max_num_seqs": 32, "kv_cache_gb": 0.125}
-
-
-@cache
-def renderer(model: str) -> Renderer:
-    return Renderer.from_pretrained(checkpoint_path(model))
-
-
-@cache
-def shared_engine(model: str) -> VLLMEngine:
-    engine = VLLMEngine(**SETTINGS)
-    engine.prepare(renderer(model).vocabulary(CONTEXT))
-    return engine
-
-
-def engine_of(model: str, policy: PreTrainedModel, version: int = 0) -> VLLMEngine:
-    engine = shared_engine(model)
-    engine.update_weights(policy, version)
-    return engine
-
-
-def reference_engine(model: str, policy: PreTrainedModel) -> TransformersEngine:
-    engine = TransformersEngine()
-    engine.prepare(renderer(model).vocabulary(CONTEXT))
-    engine.update_weights(policy, 0)
-    return engine
-
-
-def picture(seed: int) -> Image.Image:
-    pixels = np.random.default_rng(seed).integers(0, 256, (84, 84, 3))
-    return Image.fromarray(pixels.astype(np.uint8))
-
-
-def observation(model: str, seed: int) -> Observation:
-    if model == TEXT:
-        return Observation(text=f"######\n#__{'OX'[seed % 2]}_#\n#_P__#\n######  {seed}")
-    return Observation(text=f"{IMAGE_PLACEHOLDER} {seed}", images=(picture(seed),))
-
-
-def request_of(model: str, session: int, **sampling: Any) -> GenerationRequest:
-    conversation = Conversation(renderer(model), FullHistory(), "Push the box.")
-    conversation.ask(observation(model, session))
-    return GenerationRequest(
-        session,
-        tuple(conversation.ids),
-        tuple(conversation.images),
-        Sampling(**{"max_tokens": 24, "temperature": 1.0} | sampling),
-        seed=session,
-    )
-
-
-def ask(engine: Engine, *requests: GenerationRequest) -> list[Generation]:
-    async def together() -> list[Generation]:
-        return await asyncio.gather(*map(engine.generate, requests))
-
-    return asyncio.run(together())
-
-
-def changed(policy: PreTrainedModel, scale: float = 0.05) -> PreTrainedModel:
-    """As after an optimizer step, everywhere."""
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(scale * parameter.std(correction=0) * torch.randn_like(parameter))
-    return policy
 
 
 # --------------------------------------------------------------------------------- the numbers
@@ -354,15 +296,15 @@ def test_when_vllm_stops_in_mid_reply_nobody_waits_and_the_engine_can_go_on(
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     def missing(name: str) -> str:
-        raise vllm.PackageNotFoundError(name)
+        raise settings.PackageNotFoundError(name)
 
-    monkeypatch.setattr(vllm, "version", missing)
+    monkeypatch.setattr(settings, "version", missing)
     with pytest.raises(ConfigError, match=r"needs vLLM 0\.32 and found none: pip install"):
         VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
 
 
 def test_another_series_of_vllm_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vllm, "version", lambda name: "0.31.2")
+    monkeypatch.setattr(settings, "version", lambda name: "0.31.2")
     with pytest.raises(ConfigError, match=r"needs vLLM 0\.32 and found 0\.31\.2"):
         VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
 

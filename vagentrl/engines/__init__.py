@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
     from vagentrl.engines.vllm import VLLMEngine
+    from vagentrl.engines.vllm.server import VLLMServerEngine
 
-__all__ = ["ScriptedEngine", "TransformersEngine", "VLLMEngine"]
+__all__ = ["ScriptedEngine", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]
 
 _HOME = {
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",
+    "VLLMServerEngine": "vllm.server",
 }
 
 

