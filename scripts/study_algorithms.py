@@ -25,6 +25,7 @@ from compare_runs import draw, load, mean_and_spread
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
 
 ROOT = Path(__file__).parents[1]
 BEDS = {
@@ -144,6 +145,7 @@ def main() -> None:
         for number, (name, summaries) in enumerate(runs.items()):
             draw(axes, name, summaries, f"C{number}")
         axes.set(title=bed, xlabel="iteration", ylabel="held-out success (T = 0.5)", ylim=(0, 1))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=8)
     arguments.figure.parent.mkdir(parents=True, exist_ok=True)
