@@ -39,7 +39,7 @@ _IDLE_WARNINGS = (
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
-_IDLE_MESSAGES = ("litlogger", "`Trainer.fit` stopped: `max_epochs=")
+_IDLE_MESSAGES = ("litlogger", "litmodels", "`Trainer.fit` stopped: `max_epochs=")
 
 
 class VagentCLI(LightningCLI):
