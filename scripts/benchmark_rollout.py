@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python scripts/benchmark_rollout.py [--images] [--step_ms 50] [--repeats 5]
 
 Episodes have 1 to 7 turns, drawn by seed; every reply has exactly 16 tokens; an observation is
-some text and, with `--images`, a picture of 84 x 84 pixels. Ways are measured in turn, `--repeats`
-times; the table has medians. Where they are installed:
+some text and, with `--images`, a picture of 84 x 84 pixels. Our ways are measured in turn,
+`--repeats` times; the table has medians. Where they are installed:
 
 - vLLM, see docs/engines.md;
 - TRL's multi-turn loop (``GRPOTrainer._generate`` with an ``environment_factory``, timed alone):
@@ -182,7 +182,7 @@ def trl(model: str, arguments: argparse.Namespace) -> Callable[[], Measured]:
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False,
-            max_steps=arguments.repeats, per_device_train_batch_size=arguments.episodes,
+            max_steps=arguments.repeats + 1, per_device_train_batch_size=arguments.episodes,
             num_generations=4, max_completion_length=CONTEXT,
             max_tool_calling_iterations=TURNS - 1, generation_kwargs=replies, report_to="none",
             save_strategy="no", disable_tqdm=True, logging_strategy="no",
@@ -234,10 +234,9 @@ def main() -> None:
         for name, measure in ways.items():
             results[name].append(measure())
     if find_spec("trl"):
-        arguments.repeats += 1
         measure = trl(model, arguments)
-        measure()
-        results["TRL 1.16"] = [measure() for _ in range(arguments.repeats - 1)]
+        measure()  # warm
+        results["TRL 1.16"] = [measure() for _ in range(arguments.repeats)]
     turns = sum(turns_of(seed) for seed in range(arguments.episodes))
     print(
         f"{arguments.episodes} episodes of 1 to {TURNS} turns, {turns} turns of {REPLY_TOKENS} "
