@@ -183,7 +183,7 @@ class VLLMServerEngine(Engine):
             try:
                 self._call("/health", method="GET")
                 return
-            except (httpx.TransportError, _ServerError) as error:
+            except _ServerError as error:
                 ended = self.process is not None and self.process.poll() is not None
                 if ended or time.monotonic() - started > seconds:
                     raise self._away(time.monotonic() - started, error) from error
@@ -286,11 +286,14 @@ class VLLMServerEngine(Engine):
 
     def _call(self, path: str, body: Any = None, method: str = "POST") -> Any:
         timeout = httpx.Timeout(None, connect=10)
-        return _json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
+        try:
+            return _json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
+        except httpx.TransportError as error:
+            raise _ServerError(f"{self.url}{path}: {error!r}") from error
 
 
-class _ServerError(Exception):
-    """The server answered that it cannot go on."""
+class _ServerError(EngineError):
+    """The server cannot be reached, or answered that it cannot go on."""
 
 
 def _json(response: httpx.Response) -> Any:
