@@ -23,8 +23,13 @@ from vagentrl.engines import TransformersEngine, VLLMEngine
 from vagentrl.engines.canary import Canary
 from vagentrl.environment import Environment
 from vagentrl.errors import VagentError
-from vagentrl.models.load import checkpoint_path, context_length, load_config, load_policy
-from vagentrl.models.load import reads_images as config_reads_images
+from vagentrl.models.load import (
+    checkpoint_path,
+    context_length,
+    load_config,
+    load_policy,
+    reads_images,
+)
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation
@@ -132,7 +137,6 @@ def examine(name: str) -> Iterator[Finding]:
     Args:
         name: As for ``model.policy``.
     """
-    renderer = None
     yield _try("configuration", lambda: _configuration(name))
     try:
         renderer = Renderer.from_pretrained(checkpoint_path(name))
@@ -159,7 +163,7 @@ def _try(name: str, look: Callable[[], str]) -> Finding:
 
 def _configuration(name: str) -> str:
     config = load_config(name)
-    kind = "text and images" if config_reads_images(config) else "text"
+    kind = "text and images" if reads_images(config) else "text"
     return f"{config.model_type}, {kind}, reads {context_length(config):,} tokens"
 
 
