@@ -223,16 +223,21 @@ def test_a_run_learns_from_replies_of_vllm(run_dir):
 # ------------------------------------------------------------------------------------ bad input
 
 
+def ask_both(engine: Engine, *requests: GenerationRequest) -> list[Any]:
+    """Replies or errors."""
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+
+    return asyncio.run(both())
+
+
 @needs_vllm
 def test_a_prompt_without_room_for_a_reply_fails_alone():
     engine = engine_of(TEXT, load_policy(TEXT))
     long = replace(request_of(TEXT, 0), prompt_ids=(5,) * CONTEXT)
 
-    async def both() -> list[Any]:
-        requests = (long, request_of(TEXT, 1))
-        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
-
-    failed, reply = asyncio.run(both())
+    failed, reply = ask_both(engine, long, request_of(TEXT, 1))
     assert isinstance(failed, EngineError)
     assert "leaves no room to reply" in str(failed)
     assert reply.reply_ids
@@ -244,10 +249,7 @@ def test_images_that_do_not_fit_their_tokens_fail_alone():
     good, bad = request_of(IMAGES, 0), request_of(IMAGES, 1)
     bad = replace(bad, images=(picture(0).resize((168, 168)),))
 
-    async def both() -> list[Any]:
-        return await asyncio.gather(*map(engine.generate, (bad, good)), return_exceptions=True)
-
-    failed, reply = asyncio.run(both())
+    failed, reply = ask_both(engine, bad, good)
     assert isinstance(failed, EngineError)
     assert "could not read the prompt" in str(failed)
     assert reply.reply_ids

@@ -23,13 +23,12 @@ from torch import nn
 from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.positions import image_spans
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
     check_installed,
     engine_settings,
-    patches,
     sampling_settings,
+    shown_images,
     tolerance_for,
 )
 from vagentrl.engines.vllm.weights import weights_of
@@ -238,8 +237,9 @@ class VLLMServerEngine(Engine):
         )
 
         assert self._image_token is not None
-        items, names, grids = patches(self._vocabulary, request.images)
-        spans = image_spans(request.prompt_ids, self._image_token, grids, self._merge)
+        items, names, spans = shown_images(
+            request, self._vocabulary, self._image_token, self._merge
+        )
         places = [{"offset": start, "length": stop - start} for start, stop in spans]
         return {
             "mm_hashes": {"image": names},

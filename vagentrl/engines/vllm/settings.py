@@ -10,11 +10,10 @@ import torch
 
 from vagentrl.engine import GenerationRequest, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
-from vagentrl.engines.positions import Grid
+from vagentrl.engines.positions import image_spans
 from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from transformers import PreTrainedModel
 
 SERIES = "0.32"
@@ -118,14 +117,18 @@ def sampling_settings(request: GenerationRequest, vocabulary: Vocabulary) -> dic
     }
 
 
-def patches(
-    vocabulary: Vocabulary, images: tuple[Image, ...]
-) -> tuple[list[Any], list[str], list[Grid]]:
-    """Of each image what vLLM reads of it, a name that follows from its content, and its grid."""
+def shown_images(
+    request: GenerationRequest, vocabulary: Vocabulary, image_token: int, merge_size: int
+) -> tuple[list[Any], list[str], list[tuple[int, int]]]:
+    """Of each image what vLLM reads of it, a name that follows from its content, and its tokens.
+
+    Raises:
+        ShapeError: When images and image tokens of the prompt do not fit.
+    """
     from transformers import BatchFeature
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore
 
-    inputs = vocabulary.encode_images(images).model_inputs()
+    inputs = vocabulary.encode_images(request.images).model_inputs()
     grids = inputs["image_grid_thw"]
     fields = {
         "pixel_values": MultiModalFieldConfig.flat_from_sizes("image", grids.prod(-1)),
@@ -134,6 +137,7 @@ def patches(
     items = list(MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)["image"])
     names = [
         hashlib.sha256(repr(image.size).encode() + image.convert("RGB").tobytes()).hexdigest()
-        for image in images
+        for image in request.images
     ]
-    return items, names, [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
+    sizes = [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
+    return items, names, image_spans(request.prompt_ids, image_token, sizes, merge_size)
