@@ -89,7 +89,8 @@ class VLLMEngine(Engine):
         self.canary_gap = 0.0
         self._llm: LLMEngine | None = None
         self._asleep = False
-        self._thread = ThreadPoolExecutor(1, "vllm")
+        # OpenMP counts threads anew in every thread, and vLLM's attention dies of two counts
+        self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
         self._waiting: list[tuple[str, GenerationRequest]] = []
         self._open: dict[str, asyncio.Future[Generation]] = {}
         self._names = itertools.count()
@@ -109,6 +110,7 @@ class VLLMEngine(Engine):
         model = cast("PreTrainedModel", policy)
         if self._llm is None:
             llm = self._llm = self._load(model)
+            self._threads = torch.get_num_threads()
         else:
             llm = self._llm
             if self._asleep:
