@@ -70,6 +70,10 @@ class Environment(ABC):
         """The true state now, for judges and demonstrators; None where there is no such thing."""
         return None
 
+    def rubric(self) -> str:
+        """What makes a claim about the state right, in words for a judge; empty without one."""
+        return ""
+
     def oracle(self) -> tuple[str, ...] | None:
         """The best actions from here to the end; None where unknown or where nothing helps."""
         return None

@@ -29,5 +29,9 @@ class JudgeError(RolloutError):
     """A judge gave no verdict."""
 
 
+class ChatError(RolloutError):
+    """A chat model, which judges or advises, gave no reply."""
+
+
 class EngineError(RolloutError):
     """The engine could not answer a generation request."""
