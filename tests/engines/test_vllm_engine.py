@@ -1,6 +1,9 @@
 """Against the real vLLM, on the CPU, with the tiny models that ship with the project."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -294,6 +297,29 @@ def test_when_vllm_stops_in_mid_reply_nobody_waits_and_the_engine_can_go_on(
             ask(engine, request_of(TEXT, 0))
     engine.update_weights(load_policy(TEXT), 1)
     assert ask(engine, request_of(TEXT, 0)) == wanted
+
+
+ON_ONE_THREAD_OF_MANY = """
+import torch
+from tests.engines.shipped import TEXT, ask, engine_of, request_of
+from vagentrl.models.load import load_policy
+
+torch.set_num_threads(1)
+engine = engine_of(TEXT, load_policy(TEXT))
+print(len(ask(engine, request_of(TEXT, 0))[0].reply_ids))
+"""
+
+
+@needs_vllm
+def test_a_trainer_may_use_fewer_threads_than_there_are_cores():
+    # OpenMP counts in every thread anew, unless the environment says: as for a user, it does not
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-c", ON_ONE_THREAD_OF_MANY]
+    done = subprocess.run(
+        command, env=environment, cwd=CONFIGS.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) > 0
 
 
 def test_without_vllm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

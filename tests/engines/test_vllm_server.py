@@ -24,6 +24,7 @@ from tests.engines.shipped import (
 from vagentrl.engine import Generation
 from vagentrl.engines import VLLMServerEngine
 from vagentrl.engines.canary import Canary
+from vagentrl.engines.vllm import base
 from vagentrl.engines.vllm import server as module
 from vagentrl.engines.vllm.server import server_command
 from vagentrl.errors import ConfigError, EngineError
@@ -141,7 +142,7 @@ def as_json(reply: Generation) -> dict[str, Any]:
 @pytest.fixture
 def straw(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Straw, VLLMServerEngine]]:
     """A server that answers the canary as it should, and an engine with its weights in it."""
-    monkeypatch.setattr(module, "check_installed", lambda: None)
+    monkeypatch.setattr(base, "check_installed", lambda: None)
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
     policy, vocabulary = load_policy(TEXT), renderer(TEXT).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, 1e-3)

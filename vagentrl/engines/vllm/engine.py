@@ -11,33 +11,29 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
-from vagentrl.engines.cached_policy import image_layout
-from vagentrl.engines.canary import Canary
+from vagentrl.engine import Generation, GenerationRequest
+from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
-    check_installed,
     engine_settings,
     sampling_settings,
     shown_images,
-    tolerance_for,
 )
 from vagentrl.engines.vllm.weights import first_difference, load_weights, weights_of
 from vagentrl.errors import EngineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from vllm import RequestOutput  # pyright: ignore
-    from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
 
-class VLLMEngine(Engine):
+class VLLMEngine(VLLMBase):
     """Samples with vLLM, which holds a copy of the actor's weights.
 
     Prompts go in as token ids and images as the patches that the actor reads, so nothing is
@@ -52,14 +48,8 @@ class VLLMEngine(Engine):
         tensor_parallel_size: GPUs that share the weights.
         enforce_eager: No compiled graphs: starts sooner, samples slower.
         sleep: Give the memory back while the actor learns (on GPUs).
-        tolerance: Mean difference of the canary's log-probs that is still called equal; None:
-            0.001 in float32, 0.05 in bfloat16, 0.02 in float16.
+        tolerance: See `VLLMBase`.
         options: More of vLLM's engine arguments, by their names.
-
-    Attributes:
-        prefilled_tokens: Prompt tokens read since the engine was made.
-        reused_tokens: Prompt tokens whose keys and values were in the prefix cache.
-        canary_gap: The canary's mean difference of log-probs after the last update.
     """
 
     def __init__(
@@ -73,6 +63,7 @@ class VLLMEngine(Engine):
         tolerance: float | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(tolerance)
         self.options = {
             "max_num_seqs": max_num_seqs,
             "gpu_memory_utilization": gpu_memory_utilization,
@@ -83,11 +74,8 @@ class VLLMEngine(Engine):
         }
         self.kv_cache_gb = kv_cache_gb
         self.sleep = sleep and torch.cuda.is_available()
-        self.tolerance = tolerance
-        self.prefilled_tokens = 0
-        self.reused_tokens = 0
-        self.canary_gap = 0.0
-        self._llm: LLMEngine | None = None
+        # vLLM's own types are not there without it, and a check must not depend on that
+        self._llm: Any = None
         self._asleep = False
         # OpenMP counts threads anew in every thread, and vLLM's attention dies of two counts
         self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
@@ -95,10 +83,6 @@ class VLLMEngine(Engine):
         self._open: dict[str, asyncio.Future[Generation]] = {}
         self._names = itertools.count()
         self._pump: asyncio.Task[None] | None = None
-
-    def prepare(self, vocabulary: Vocabulary) -> None:
-        check_installed()  # not before: a configuration for GPUs can be read without them
-        self._vocabulary = vocabulary
 
     # --------------------------------------------------------------------------------- weights
 
@@ -125,17 +109,17 @@ class VLLMEngine(Engine):
         llm.reset_encoder_cache()
         llm.reset_mm_cache()
         self.policy_version = version
-        self._check_sync(model)
+        self._sing(model, self._sample_alone, partial(self._first_difference, model))
 
     def rest(self) -> None:
         if self.sleep and self._llm is not None and not self._asleep:
             self._llm.sleep(level=2)  # the weights come anew before anything is sampled
             self._asleep = True
 
-    def _load(self, policy: PreTrainedModel) -> LLMEngine:
+    def _load(self, policy: PreTrainedModel) -> Any:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        self._image_token, self._merge = image_layout(policy.config)
+        self._know(policy)
         with _kept_as_it_was():
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
@@ -152,18 +136,15 @@ class VLLMEngine(Engine):
                     "vagentrl.engines.TransformersEngine"
                 ) from error
 
-    def _check_sync(self, policy: PreTrainedModel) -> None:
-        canary = Canary(policy, self._vocabulary, tolerance_for(policy, self.tolerance))
-        assert self._llm is not None
-        self._add("canary", canary.request)
+    def _sample_alone(self, request: GenerationRequest) -> Generation:
+        """Sample while nothing else is."""
+        self._add("alone", request)
         outputs: list[Any] = []
         while self._llm.has_unfinished_requests():
             outputs += self._llm.step()
-        reply = _generation(outputs[-1])
-        self.canary_gap = canary.check(policy, reply, lambda: self._first_difference(policy))
+        return _generation(outputs[-1])
 
     def _first_difference(self, policy: PreTrainedModel) -> str | None:
-        assert self._llm is not None
         wanted = list(weights_of(policy))
         return self._llm.collective_rpc(first_difference, args=(wanted,))[0]
 
@@ -178,15 +159,9 @@ class VLLMEngine(Engine):
             self._pump = asyncio.create_task(self._run())
         return await answer
 
-    def _check(self, request: GenerationRequest) -> None:
-        if self._llm is None:
-            raise EngineError("no weights to sample from yet; call update_weights first")
-        check_request(request, self._vocabulary, sees=self._image_token is not None)
-
     async def _run(self) -> None:
         """Step while there is work; the episodes run meanwhile."""
         loop, llm = asyncio.get_running_loop(), self._llm
-        assert llm is not None
         try:
             while self._open:
                 await asyncio.sleep(0)
@@ -200,7 +175,7 @@ class VLLMEngine(Engine):
                 outputs = await loop.run_in_executor(self._thread, llm.step)
                 self.busy_s += time.perf_counter() - started
                 for output in outputs:
-                    self._finish(cast("RequestOutput", output))
+                    self._finish(output)
         except BaseException as error:  # nobody may wait for a pump that has stopped
             names = list(self._open)
             self._thread.submit(llm.abort_request, names)
@@ -219,7 +194,6 @@ class VLLMEngine(Engine):
         from vllm import SamplingParams  # pyright: ignore
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore
 
-        assert self._llm is not None
         params = SamplingParams(
             **sampling_settings(request, self._vocabulary),
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -244,20 +218,17 @@ class VLLMEngine(Engine):
 
     def _drop_abandoned(self) -> None:
         abandoned = [name for name, answer in self._open.items() if answer.done()]
-        if abandoned and self._llm is not None:
+        if abandoned:
             self._llm.abort_request(abandoned)
         for name in abandoned:
             del self._open[name]
 
-    def _finish(self, output: RequestOutput) -> None:
+    def _finish(self, output: Any) -> None:
         answer = self._open.pop(output.request_id, None)
         if answer is None or answer.done():
             return
         generation = _generation(output)
-        cached = output.num_cached_tokens or 0
-        self.reused_tokens += cached
-        self.prefilled_tokens += len(output.prompt_token_ids or ()) - cached
-        self.sampled_tokens += len(generation.reply_ids)
+        self._count(len(output.prompt_token_ids), output.num_cached_tokens or 0, generation)
         answer.set_result(generation)
 
     def _fail(self, name: str, why: str, cause: BaseException) -> None:
@@ -285,9 +256,8 @@ def _kept_as_it_was() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="It is recommended to use .*sync_dist=True")
 
 
-def _generation(output: RequestOutput) -> Generation:
+def _generation(output: Any) -> Generation:
     (reply,) = output.outputs
-    assert reply.logprobs is not None
     ids = tuple(reply.token_ids)
     logprobs = tuple(step[token].logprob for step, token in zip(reply.logprobs, ids, strict=True))
     return Generation(ids, logprobs, "stop" if reply.finish_reason == "stop" else "length")

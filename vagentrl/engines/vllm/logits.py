@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class BanTokens(_Stateless):
     """Bans tokens; what is left is normalised, for rows that are decoded greedily."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        banned = vllm_config.additional_config[BANNED_IDS]
+        settings: Any = vllm_config.additional_config
+        banned = settings[BANNED_IDS]
         self._banned = torch.tensor(banned, dtype=torch.long, device=device)
 
     def is_argmax_invariant(self) -> bool:

@@ -20,16 +20,13 @@ import httpx
 from safetensors.torch import save_file
 from torch import nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
-from vagentrl.engines.cached_policy import image_layout
-from vagentrl.engines.canary import Canary
+from vagentrl.engine import Generation, GenerationRequest
+from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
-    check_installed,
     engine_settings,
     sampling_settings,
     shown_images,
-    tolerance_for,
 )
 from vagentrl.engines.vllm.weights import weights_of
 from vagentrl.errors import ConfigError, EngineError
@@ -41,7 +38,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
 
 
-class VLLMServerEngine(Engine):
+class VLLMServerEngine(VLLMBase):
     """Samples from a vLLM server, token in, token out.
 
     Weights go through a file: the trainer writes it, the server's workers read it, so both must see
@@ -58,14 +55,11 @@ class VLLMServerEngine(Engine):
         start_s: Seconds that a server may take to start.
         devices: ``CUDA_VISIBLE_DEVICES`` of a server that is started here; None: the trainer's.
         kv_cache_gb: As in `VLLMEngine`, for a server that is started here.
-        tolerance: As in `VLLMEngine`.
+        tolerance: See `VLLMBase`.
         options: More of vLLM's engine arguments, by their names, for a server that is started
             here, such as ``tensor_parallel_size``.
 
     Attributes:
-        prefilled_tokens: Prompt tokens read since the engine was made.
-        reused_tokens: Prompt tokens whose keys and values were in the prefix cache.
-        canary_gap: The canary's mean difference of log-probs after the last update.
         restarts: How often the server had lost its weights.
     """
 
@@ -81,6 +75,7 @@ class VLLMServerEngine(Engine):
         tolerance: float | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__(tolerance)
         if url is None and not push:
             raise ConfigError(
                 "push is false and url is not set: a server that is started here has no weights "
@@ -93,11 +88,7 @@ class VLLMServerEngine(Engine):
         self.start_s = start_s
         self.devices = devices
         self.kv_cache_gb = kv_cache_gb
-        self.tolerance = tolerance
         self.options = options or {}
-        self.prefilled_tokens = 0
-        self.reused_tokens = 0
-        self.canary_gap = 0.0
         self.restarts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
@@ -107,15 +98,11 @@ class VLLMServerEngine(Engine):
         self._asked = 0  # requests that await their reply
         self._busy_since = 0.0
 
-    def prepare(self, vocabulary: Vocabulary) -> None:
-        check_installed()
-        self._vocabulary = vocabulary
-
     # --------------------------------------------------------------------------------- weights
 
     def update_weights(self, policy: nn.Module, version: int) -> None:
         model = cast("PreTrainedModel", policy)
-        self._image_token, self._merge = image_layout(model.config)
+        self._know(model)
         if self.url is None:
             self._start(model)
         if self.push:
@@ -128,9 +115,10 @@ class VLLMServerEngine(Engine):
         self._wait(self.patience_s)
         self._push()
         self.policy_version = version
-        canary = Canary(model, self._vocabulary, tolerance_for(model, self.tolerance))
-        answer = self._call("/inference/v1/generate", self._body(canary.request))
-        self.canary_gap = canary.check(model, _generation(answer), self._first_difference)
+        self._sing(model, self._sample_alone, self._first_difference)
+
+    def _sample_alone(self, request: GenerationRequest) -> Generation:
+        return _generation(self._call("/inference/v1/generate", self._body(request)))
 
     @property
     def _path(self) -> str:
@@ -199,7 +187,7 @@ class VLLMServerEngine(Engine):
     # -------------------------------------------------------------------------------- sampling
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        check_request(request, self._vocabulary, sees=self._image_token is not None)
+        self._check(request)
         body = self._body(request)
         started = time.perf_counter() if not self._asked else None
         self._asked += 1
@@ -210,9 +198,7 @@ class VLLMServerEngine(Engine):
             self._clock(started)
         generation = _generation(answer)
         cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        self.reused_tokens += cached
-        self.prefilled_tokens += len(request.prompt_ids) - cached
-        self.sampled_tokens += len(generation.reply_ids)
+        self._count(len(request.prompt_ids), cached, generation)
         return generation
 
     def _clock(self, started: float | None) -> None:
