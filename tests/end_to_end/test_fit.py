@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from tests import runs
 from vagentrl.commands import VagentCLI
+from vagentrl.engines.vllm.weights import weights_of
+from vagentrl.models.load import load_policy
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,3 +169,16 @@ def test_other_environments_are_evaluated_under_their_names(run_dir: Path):
 def test_what_lightning_can_leave_out_may_be_left_out(override: str, run_dir: Path):
     left_out = runs.fit(override, "--trainer.callbacks=[]")
     assert left_out.trainer.state.finished
+
+
+def test_with_an_adapter_nothing_else_learns_and_the_reference_is_the_start(run_dir: Path):
+    cli = runs.fit("--model.lora.rank=2", "--model.optimizer.actor_lr=0.01", images=True)
+    start = load_policy(runs.checkpoint(images=True))
+    weights = dict(weights_of(cli.model.actor.policy))
+    for name, weight in start.named_parameters():
+        torch.testing.assert_close(weights[name], weight, rtol=0, atol=0)
+    kl = [event.value for event in runs.events(cli).Scalars("rollout/kl")]
+    assert kl[0] == 0  # the adapter starts as no change
+    assert kl[1] != 0
+    saved = torch.load(runs.folder(cli) / "checkpoints" / "last.ckpt", weights_only=False)
+    assert all("lora_" in name or "value_head" in name for name in saved["state_dict"])

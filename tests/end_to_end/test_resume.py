@@ -33,8 +33,9 @@ def last_checkpoint(cli: VagentCLI) -> str:
         ("--model.critic=shared", "--data.passes=2"),
         (*ENDLESS, "--data.turns=3"),  # episodes of 7 turns go on from batch to batch
         (*ENDLESS, "--data.turns=3", "--data.context=Window", "--data.context.turns=1"),
+        ("--model.lora.rank=2",),
     ],
-    ids=["after-the-epoch", "within-the-epoch", "shared-critic", "turns", "window"],
+    ids=["after-the-epoch", "within-the-epoch", "shared-critic", "turns", "window", "lora"],
 )
 def test_two_and_two_iterations_are_four_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
     every = "--trainer.check_val_every_n_epoch=1"

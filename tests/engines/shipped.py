@@ -85,5 +85,7 @@ def changed(policy: PreTrainedModel, scale: float = 0.05) -> PreTrainedModel:
     """As after an optimizer step, everywhere."""
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter.add_(scale * parameter.std(correction=0) * torch.randn_like(parameter))
+            if parameter.requires_grad:
+                spread = parameter.std(correction=0) or 1.0  # an adapter's second half starts at 0
+                parameter.add_(scale * spread * torch.randn_like(parameter))
     return policy

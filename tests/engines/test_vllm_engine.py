@@ -37,6 +37,7 @@ from vagentrl.engines.vllm import engine as vllm
 from vagentrl.engines.vllm import settings
 from vagentrl.errors import ConfigError, EngineError
 from vagentrl.models.load import load_policy
+from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -303,6 +304,7 @@ ON_ONE_THREAD_OF_MANY = """
 import torch
 from tests.engines.shipped import TEXT, ask, engine_of, request_of
 from vagentrl.models.load import load_policy
+from vagentrl.models.lora import LoRA
 
 torch.set_num_threads(1)
 engine = engine_of(TEXT, load_policy(TEXT))
@@ -335,6 +337,54 @@ def test_another_series_of_vllm_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settings, "version", lambda name: "0.31.2")
     with pytest.raises(ConfigError, match=r"needs vLLM 0\.32 and found 0\.31\.2"):
         VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
+
+
+# ---------------------------------------------------------------------------------- adapters
+
+
+@needs_vllm
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
+    policy = load_policy(model, lora=LoRA(rank=4))
+    engine, other = VLLMEngine(**SETTINGS), reference_engine(model, policy)
+    engine.prepare(renderer(model).vocabulary(CONTEXT))
+    requests = [request_of(model, session, temperature=0) for session in range(4)]
+    replies = []
+    for version in range(3):
+        for name, weight in policy.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(weight, std=0.05 * version)  # at first it changes nothing
+        engine.update_weights(policy, version)
+        other.update_weights(policy, version)
+        replies.append(ask(engine, *requests))
+        for ours, theirs in zip(replies[-1], ask(other, *requests), strict=True):
+            assert ours.reply_ids == theirs.reply_ids
+            assert ours.logprobs == pytest.approx(theirs.logprobs, abs=2e-3)
+        assert engine._llm.list_loras() == {version + 1}
+    assert replies[0] != replies[1] != replies[2]
+    folder = Path(engine._file("."))
+    assert [path.name for path in folder.iterdir()] == [engine._adapter.name]  # pyright: ignore
+
+
+@needs_vllm
+def test_an_adapter_that_was_lost_on_its_way_is_caught(monkeypatch: pytest.MonkeyPatch):
+    policy = load_policy(TEXT, lora=LoRA(rank=4))
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(policy, 0)
+    for name, weight in policy.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    monkeypatch.setattr(engine, "_change_adapter", lambda policy: None)
+    with pytest.raises(EngineError, match=r"does not have the actor's weights.*No single tensor"):
+        engine.update_weights(policy, 1)
+
+
+def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
+    policy = load_policy(TEXT, lora=LoRA(rank=600))
+    vocabulary = renderer(TEXT).vocabulary(CONTEXT)
+    with pytest.raises(ConfigError, match="rank is 600, and vLLM samples with 512 at most"):
+        settings.engine_settings(policy, vocabulary, {}, None)
 
 
 # ----------------------------------------------------------------------------------- the canary

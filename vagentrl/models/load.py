@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
+
+    from vagentrl.models.lora import LoRA
 
 SHIPPED = {
     "tiny-sokoban-vlm": "sokoban_vlm",
@@ -81,6 +84,7 @@ def load_policy(
     dtype: torch.dtype | None = None,
     gradient_checkpointing: bool = False,
     freeze_vision: bool = False,
+    lora: LoRA | None = None,
     meta: bool = False,
 ) -> PreTrainedModel:
     """A model with its language-model head, in evaluation mode: dropout is off, always.
@@ -91,12 +95,14 @@ def load_policy(
         gradient_checkpointing: Trade compute for memory in the backward pass.
         freeze_vision: Keep the vision tower as it is: cheaper, and what the model sees stays put.
             Only where there is one.
+        lora: An adapter that learns in place of the weights.
         meta: Build the architecture on the meta device, without weights (a dry run).
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    from vagentrl.models.lora import add_adapter
     from vagentrl.models.vision_memory import remember_images
 
     config = load_config(model)
@@ -114,6 +120,9 @@ def load_policy(
         tower = _vision_tower(policy, model).requires_grad_(False)
         if not meta:
             remember_images(tower)
+    if lora is not None:
+        with torch.device("meta") if meta else nullcontext():
+            add_adapter(policy, lora)
     policy.eval()  # no dropout: replies are scored by the very policy that sampled them
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})

@@ -18,9 +18,10 @@ from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
+from vagentrl.models.lora import LoRA
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.critic import CriticModule
-from vagentrl.modules.reference import ReferenceModule
+from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
@@ -65,12 +66,14 @@ class AgentModule(LightningModule):
         dtype: Type of the weights.
         gradient_checkpointing: Trade compute for memory.
         freeze_vision: Do not train the vision towers of actor and critic.
+        lora: Train adapters of actor and critic in place of their weights. The reference is then
+            the actor without its adapter, and a checkpoint holds no frozen weights.
         score_batch_size: Rows in one forward pass without gradient.
     """
 
     actor: ActorModule
     critic: CriticModule | None
-    reference: ReferenceModule | None
+    reference: ReferenceModule | ActorWithoutAdapter | None
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class AgentModule(LightningModule):
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
         freeze_vision: bool = False,
+        lora: LoRA | None = None,
         score_batch_size: int = 32,
     ) -> None:
         super().__init__()
@@ -101,6 +105,7 @@ class AgentModule(LightningModule):
         self.dtype_name = dtype
         self.gradient_checkpointing = gradient_checkpointing
         self.freeze_vision = freeze_vision
+        self.lora = lora
         self.score_batch_size = score_batch_size
         self.iteration = 0  # those whose update is done
         self.warmup = Warmup()
@@ -126,6 +131,7 @@ class AgentModule(LightningModule):
             dtype=getattr(torch, self.dtype_name),
             gradient_checkpointing=self.gradient_checkpointing,
             freeze_vision=self.freeze_vision,
+            lora=self.lora,
             meta=meta,
         )
         policy = load()
@@ -136,7 +142,11 @@ class AgentModule(LightningModule):
                 cast(PreTrainedModel, load().base_model) if self.critic_kind == "own" else None
             )
             self.critic = CriticModule(policy, backbone)
-        self.reference = ReferenceModule(load(), banned_ids) if self.needs_reference else None
+        self.reference = None
+        if self.needs_reference and self.lora is None:
+            self.reference = ReferenceModule(load(), banned_ids)
+        elif self.needs_reference:
+            self.reference = ActorWithoutAdapter(self.actor)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         rates = {"actor": self.settings.actor_lr, "critic": self.settings.critic_lr}
@@ -344,11 +354,20 @@ class AgentModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["iteration"] = self.iteration
-        weights = checkpoint["state_dict"]
-        for name in [name for name in weights if name.startswith("reference.")]:
-            del weights[name]  # it is frozen: as it was loaded, so it will be
+        for name in self._as_loaded():
+            del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.iteration = checkpoint["iteration"]
-        if self.reference is not None:
-            checkpoint["state_dict"] |= self.reference.state_dict(prefix="reference.")
+        checkpoint["state_dict"] |= self._as_loaded()
+
+    def _as_loaded(self) -> dict[str, Tensor]:
+        """Weights that are for ever as their model's own checkpoint has them: none is saved."""
+        frozen = {
+            n for n, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad
+        }
+        return {
+            name: weight
+            for name, weight in self.state_dict().items()
+            if name.startswith("reference.") or (self.lora is not None and name in frozen)
+        }

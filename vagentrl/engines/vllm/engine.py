@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+import shutil
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from vagentrl.engines.vllm.settings import (
 )
 from vagentrl.engines.vllm.weights import first_difference, load_weights, weights_of
 from vagentrl.errors import EngineError
+from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -99,7 +101,10 @@ class VLLMEngine(VLLMBase):
             llm = self._llm
             if self._asleep:
                 llm.wake_up(["weights"])
-        llm.collective_rpc(load_weights, args=(weights_of(model),))
+        if has_adapter(model):
+            self._change_adapter(model)
+        else:
+            llm.collective_rpc(load_weights, args=(weights_of(model),))
         if self._asleep:
             llm.wake_up(["kv_cache"])
             self._asleep = False
@@ -111,9 +116,17 @@ class VLLMEngine(VLLMBase):
         self.policy_version = version
         self._sing(model, self._sample_alone, partial(self._first_difference, model))
 
+    def _change_adapter(self, policy: PreTrainedModel) -> None:
+        before, self._adapter = self._adapter, self._save_adapter(policy)
+        if before is not None:
+            self._llm.remove_lora(before.number)
+            shutil.rmtree(before.path)
+
     def rest(self) -> None:
         if self.sleep and self._llm is not None and not self._asleep:
-            self._llm.sleep(level=2)  # the weights come anew before anything is sampled
+            # level 2 drops the weights, which come anew before anything is sampled; those that
+            # only an adapter changes do not
+            self._llm.sleep(level=2 if self._adapter is None else 1)
             self._asleep = True
 
     def _load(self, policy: PreTrainedModel) -> Any:
@@ -192,13 +205,15 @@ class VLLMEngine(VLLMBase):
 
     def _add(self, name: str, request: GenerationRequest) -> None:
         from vllm import SamplingParams  # pyright: ignore
+        from vllm.lora.request import LoRARequest  # pyright: ignore
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore
 
         params = SamplingParams(
             **sampling_settings(request, self._vocabulary),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        self._llm.add_request(name, self._prompt(request), params)
+        adapter = None if self._adapter is None else LoRARequest(*self._adapter)
+        self._llm.add_request(name, self._prompt(request), params, lora_request=adapter)
 
     def _prompt(self, request: GenerationRequest) -> Any:
         from vllm.inputs import mm_input, tokens_input  # pyright: ignore
@@ -242,6 +257,7 @@ class VLLMEngine(VLLMBase):
 @contextmanager
 def _kept_as_it_was() -> Iterator[None]:
     """vLLM seeds the process and takes its threads over; the trainer wants its own back."""
+    warnings.filterwarnings("ignore", message="`torch.distributed.reduce_op` is deprecated")
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
     try:

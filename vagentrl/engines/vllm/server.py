@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,10 +32,12 @@ from vagentrl.engines.vllm.settings import (
 )
 from vagentrl.engines.vllm.weights import weights_of
 from vagentrl.errors import ConfigError, EngineError
+from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+WEIGHTS = "weights.safetensors"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
 
@@ -50,7 +54,7 @@ class VLLMServerEngine(VLLMBase):
         url: Where the server is, as started by `server_command`; None starts one on this machine
             and ends it with the trainer.
         push: Give the server the actor's weights. False for one that has them: for evaluation.
-        folder: Where weights are handed over; None: memory (``/dev/shm``) if there is such a thing.
+        folder: See `VLLMBase`.
         patience_s: Seconds that a server may be away before episodes fail.
         start_s: Seconds that a server may take to start.
         devices: ``CUDA_VISIBLE_DEVICES`` of a server that is started here; None: the trainer's.
@@ -75,7 +79,7 @@ class VLLMServerEngine(VLLMBase):
         tolerance: float | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(tolerance)
+        super().__init__(tolerance, folder)
         if url is None and not push:
             raise ConfigError(
                 "push is false and url is not set: a server that is started here has no weights "
@@ -83,7 +87,6 @@ class VLLMServerEngine(VLLMBase):
             )
         self.url = url
         self.push = push
-        self.folder = folder or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.patience_s = patience_s
         self.start_s = start_s
         self.devices = devices
@@ -92,8 +95,6 @@ class VLLMServerEngine(VLLMBase):
         self.restarts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self._client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
-        self._name = f"vagentrl-{uuid.uuid4().hex[:8]}"  # of what this trainer hands over
-        self._file: tempfile.TemporaryDirectory[str] | None = None
         self._version = ""  # as the server calls it
         self._asked = 0  # requests that await their reply
         self._busy_since = 0.0
@@ -105,39 +106,49 @@ class VLLMServerEngine(VLLMBase):
         self._know(model)
         if self.url is None:
             self._start(model)
+        outgrown = self._adapter
         if self.push:
-            if self._file is None:
-                self._file = tempfile.TemporaryDirectory(prefix="vagentrl-", dir=self.folder)
-            weights = {name: weight.contiguous() for name, weight in weights_of(model)}
-            save_file(weights, self._path + ".new")
-            os.replace(self._path + ".new", self._path)
+            self._hand_over(model)
             self._version = f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
         self._wait(self.patience_s)
         self._push()
+        if outgrown is not None:
+            with suppress(EngineError):  # a server that was started anew never had it
+                self._call("/v1/unload_lora_adapter", {"lora_name": outgrown.name})
+            shutil.rmtree(outgrown.path)
         self.policy_version = version
         self._sing(model, self._sample_alone, self._first_difference)
 
     def _sample_alone(self, request: GenerationRequest) -> Generation:
         return _generation(self._call("/inference/v1/generate", self._body(request)))
 
-    @property
-    def _path(self) -> str:
-        assert self._file is not None
-        return str(Path(self._file.name) / "weights.safetensors")
+    def _hand_over(self, policy: PreTrainedModel) -> None:
+        """Put where the server finds it what has changed."""
+        if has_adapter(policy):
+            self._adapter = self._save_adapter(policy)
+        else:
+            weights = {name: weight.contiguous() for name, weight in weights_of(policy)}
+            save_file(weights, self._file(WEIGHTS + ".new"))
+            os.replace(self._file(WEIGHTS + ".new"), self._file(WEIGHTS))
 
     def _push(self) -> None:
         """Let the server read the weights, and forget what it computed with others."""
         if not self.push:
             return
-        self._call("/collective_rpc", {"method": "vagentrl_load", "args": [self._path]})
+        if self._adapter is not None:
+            adapter = {"lora_name": self._adapter.name, "lora_path": self._adapter.path}
+            self._call("/v1/load_lora_adapter", adapter)
+        else:
+            body = {"method": "vagentrl_load", "args": [self._file(WEIGHTS)]}
+            self._call("/collective_rpc", body)
         for cache in ("prefix", "mm", "encoder"):
             self._call(f"/reset_{cache}_cache")
         self._call("/update_weight_version", {"new_version": self._version})
 
     def _first_difference(self) -> str | None:
-        if not self.push:
+        if not self.push or self._adapter is not None:
             return None
-        body = {"method": "vagentrl_first_difference", "args": [self._path]}
+        body = {"method": "vagentrl_first_difference", "args": [self._file(WEIGHTS)]}
         return self._call("/collective_rpc", body)["results"][0]["name"]
 
     def _start(self, policy: PreTrainedModel) -> None:
@@ -210,6 +221,7 @@ class VLLMServerEngine(VLLMBase):
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
         return {
+            "model": None if self._adapter is None else self._adapter.name,
             "token_ids": list(request.prompt_ids),
             "features": self._features(request),
             "sampling_params": sampling_settings(request, self._vocabulary),
@@ -291,7 +303,8 @@ def _json(response: httpx.Response) -> Any:
         if response.status_code == 404:
             hint = "; start it with what vagentrl.engines.vllm.server.server_command gives"
         raise EngineError(f"the vLLM server refused {path}: {response.text[:500]}{hint}")
-    return response.json() if response.content else None
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return response.json() if response.content and is_json else None
 
 
 def _generation(answer: dict[str, Any]) -> Generation:
@@ -337,4 +350,5 @@ def server_command(
     ]
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    return command, environment | {"VLLM_SERVER_DEV_MODE": "1"}
+    may = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    return command, environment | may

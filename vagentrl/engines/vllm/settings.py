@@ -12,6 +12,7 @@ from vagentrl.engine import GenerationRequest, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.positions import image_spans
 from vagentrl.errors import ConfigError
+from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,6 +28,8 @@ ENVIRONMENT = {
 }
 # Mean difference of log-probs after a sync that comes from arithmetic alone, by type of weights.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""For which vLLM has room; an adapter of another rank takes the next."""
 BANNED_IDS = "vagentrl_banned_ids"
 """Key of vLLM's `additional_config` with the tokens that are never sampled."""
 
@@ -71,11 +74,13 @@ def engine_settings(
         kv_cache_gb: Memory for the KV cache; None: what there is on a GPU, 1 on a CPU.
     """
     on_gpu = torch.cuda.is_available()
+    adapted = has_adapter(policy)
     settings: dict[str, Any] = {
         "model": policy.config.name_or_path,
         "dtype": str(policy.dtype).removeprefix("torch."),
         "max_model_len": vocabulary.context_length,
-        "load_format": "dummy",  # the actor brings the weights
+        # the actor brings its weights, but for those that an adapter leaves as they were
+        "load_format": "auto" if adapted else "dummy",
         "skip_tokenizer_init": image_layout(policy.config)[0] is None,
         "skip_mm_profiling": True,
         "mm_processor_cache_gb": 0,  # images come as patches already,
@@ -94,11 +99,24 @@ def engine_settings(
         "disable_log_stats": True,
         "seed": 0,
     }
+    if adapted:
+        (adapter,) = policy.peft_config.values()
+        rank: int = adapter.r  # pyright: ignore
+        settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _room_for(rank)}
     if not on_gpu:
         settings["block_size"] = 32  # whole blocks are reused, and 128 is much for a turn
     if kv_cache_gb is not None or not on_gpu:
         settings["kv_cache_memory_bytes"] = int((kv_cache_gb or 1) * 2**30)
     return settings | options
+
+
+def _room_for(rank: int) -> int:
+    if rank > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"model.lora.rank is {rank}, and vLLM samples with {LORA_RANKS[-1]} at most; lower it, "
+            "or take vagentrl.engines.TransformersEngine"
+        )
+    return next(room for room in LORA_RANKS if room >= rank)
 
 
 def sampling_settings(request: GenerationRequest, vocabulary: Vocabulary) -> dict[str, Any]:

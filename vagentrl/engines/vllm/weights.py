@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 def weights_of(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter by its Hugging Face name; tied ones once."""
+    """Every weight by its Hugging Face name, one at a time; tied ones once, adapters not at all.
+
+    A weight that several ranks share (FSDP2, ZeRO-3) is gathered when its turn comes, so that no
+    rank ever holds the whole model twice. All ranks must then ask for all of them.
+    """
     for name, parameter in policy.named_parameters():
-        yield name, parameter.detach()
+        if ".lora_" not in name:
+            with _whole(parameter) as weight:
+                yield name.replace(".base_layer.", "."), weight
+
+
+@contextmanager
+def _whole(parameter: nn.Parameter) -> Iterator[Tensor]:
+    if isinstance(parameter, DTensor):
+        yield parameter.detach().full_tensor()
+    elif hasattr(parameter, "ds_id"):  # how DeepSpeed marks what ZeRO-3 has partitioned
+        from deepspeed.runtime.zero import GatheredParameters  # pyright: ignore
+
+        with GatheredParameters([parameter]):
+            yield parameter.detach()
+    else:
+        yield parameter.detach()
 
 
 def load_weights(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -69,6 +90,7 @@ def first_difference(worker: Any, wanted: Sequence[tuple[str, Tensor]]) -> str |
 
 
 def _read(module: nn.Module, kind: str) -> Tensor | None:
+    module = getattr(module, "base_layer", module)  # of what an adapter wraps
     held = getattr(module, kind, None)
     if held is not None and held.numel():
         return held

@@ -1,0 +1,59 @@
+"""Weights that are sharded, tied or adapted, as an engine gets them."""
+
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engines.shipped import IMAGES, TEXT
+from vagentrl.engines.vllm.weights import weights_of
+from vagentrl.models.load import load_policy
+from vagentrl.models.lora import LoRA
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "fsdp2",
+        pytest.param(
+            "zero3",
+            marks=pytest.mark.skipif(
+                find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+            ),
+        ),
+    ],
+)
+def test_what_two_ranks_share_is_put_together_on_both(kind: str):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    command = [sys.executable, "-m", "tests.engines.gather", kind]
+    ranks = [
+        subprocess.Popen(
+            [*command, rank, port],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    for rank in ranks:
+        out, err = rank.communicate(timeout=120)
+        assert out.splitlines()[-1:] == ["whole"], err
+
+
+@pytest.mark.parametrize("model", [TEXT, IMAGES])
+def test_an_adapter_is_left_out_and_changes_no_name(model: str):
+    plain = dict(weights_of(load_policy(model)))
+    adapted = dict(weights_of(load_policy(model, lora=LoRA(rank=2))))
+    assert list(adapted) == list(plain)
+    assert all(torch.equal(adapted[name], plain[name]) for name in plain)

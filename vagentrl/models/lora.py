@@ -1,0 +1,73 @@
+"""Low-rank adapters: a few weights that learn beside frozen ones (Hu et al. 2022, "LoRA")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LANGUAGE_LAYERS = r"(?!.*visual)(.*\.)?(q|k|v|o|gate|up|down)_proj"
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """An adapter on the attention and the MLPs of the language model.
+
+    Args:
+        rank: Width of the adapter.
+        alpha: What the adapter adds is multiplied by ``alpha / rank``.
+        targets: A regular expression that the names of adapted layers match in full; as it is, the
+            linear layers of the language model, and none of a vision tower's.
+    """
+
+    rank: int = 32
+    alpha: float = 32.0
+    targets: str = LANGUAGE_LAYERS
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ConfigError(f"model.lora.rank is {self.rank}; give at least 1 (32 is usual)")
+
+
+def add_adapter(model: PreTrainedModel, lora: LoRA) -> None:
+    """Freeze a model and put an adapter into it, which starts as no change at all.
+
+    Raises:
+        ConfigError: When peft is not installed, or no layer is named as `targets` wants.
+    """
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise ConfigError(
+            "model.lora needs peft: pip install 'vagentrl[lora]', or leave lora out"
+        ) from error
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.targets)  # pyright: ignore
+    try:
+        model.add_adapter(config)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.lora cannot be added to {type(model).__name__}: {error}. `targets` is "
+            f"{lora.targets!r} and must match names such as "
+            f"{[name for name, _ in model.named_modules() if name.endswith('_proj')][:3]}"
+        ) from error
+
+
+def has_adapter(model: PreTrainedModel) -> bool:
+    """Whether only an adapter of this model learns."""
+    return model._hf_peft_config_loaded
+
+
+@contextmanager
+def without_adapter(model: PreTrainedModel) -> Iterator[None]:
+    """The model as it was before it learned."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
