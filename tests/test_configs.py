@@ -80,7 +80,10 @@ def test_the_published_model_has_its_published_size(capsys: pytest.CaptureFixtur
     assert "devices 4" in printed and "strategy deepspeed_stage_2" in printed
     for model in ("actor", "reference"):
         row = next(line.split() for line in printed.splitlines() if line.startswith(model))
-        assert row[1] == "3,754,622,976"  # as in the checkpoint's index on the hub
+        assert row[1:3] == ["6.99", "3,754,622,976"]  # as in the checkpoint's index on the hub
+    learning = next(line for line in printed.splitlines() if line.startswith("actor, to learn"))
+    # bytes a parameter: 2 of the gradient, 4 + 4 of the moments and 4 of its copy, over 4 devices
+    assert float(learning.split()[3]) == pytest.approx(3.7546 * 14 / 4 / 1.0737, abs=0.01)
 
 
 def test_the_published_setting_is_the_published_one():

@@ -27,6 +27,7 @@ from vagentrl.callbacks import (
 from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
 from vagentrl.doctor import examine, machine
+from vagentrl.memory import Shards, memory_plan, table
 from vagentrl.modules.agent import AgentModule
 from vagentrl.parser import Parser
 from vagentrl.warmstart import warmstart
@@ -118,6 +119,7 @@ class _CheckCLI(VagentCLI):
         trainer = self.config.trainer
         wanted = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         print("trainer:", *(f"{name} {trainer[name]}," for name in wanted), "checked on one CPU")
+        self.shards = Shards.of(trainer.strategy, trainer.devices, trainer.num_nodes)
         for name, value in zip(wanted, ("cpu", 1, 1, "auto", None), strict=True):
             trainer[name] = value
 
@@ -128,7 +130,7 @@ def run_trainer(args: Sequence[str]) -> None:
 
 
 def run_check(args: Sequence[str]) -> None:
-    """``vagentrl check``: build everything but the weights, and print how large it is."""
+    """``vagentrl check``: build everything but the weights, and print the memory it will take."""
     cli = _CheckCLI(args, run=False)
     agent: AgentModule = cli.model  # pyright: ignore
     agent.policy_name = cli.config.model_config or agent.policy_name
@@ -141,23 +143,8 @@ def run_check(args: Sequence[str]) -> None:
         print(f"environment {name}: {type(environment).__name__}, explained in {words} words")
         environment.close()
     agent.build(banned_ids=frozenset(), meta=True)
-    print(_sizes(agent))
+    print(table(list(memory_plan(agent, cli.datamodule, cli.shards))))  # pyright: ignore
     print("the configuration parses, and everything but the weights can be built")
-
-
-def _sizes(agent: AgentModule) -> str:
-    """A table of the models, with the memory that each takes on one device."""
-    lines = [f"{'model':<12}{'parameters':>16}{'weights GiB':>14}{'in training GiB':>18}"]
-    for name, module in agent.named_children():
-        parameters = list(module.parameters())
-        weights = sum(p.numel() * p.element_size() for p in parameters)
-        # weights, gradients and Adam's moments, or in half precision also full-precision weights
-        extra = sum((16 - p.element_size()) * p.numel() for p in parameters if p.requires_grad)
-        lines.append(
-            f"{name:<12}{sum(p.numel() for p in parameters):>16,}"
-            f"{weights / 2**30:>14.2f}{(weights + extra) / 2**30:>18.2f}"
-        )
-    return "\n".join(lines)
 
 
 def doctor(model: str | None = None) -> None:

@@ -75,7 +75,7 @@ class VLLMEngine(VLLMBase):
             **(options or {}),
         }
         self.kv_cache_gb = kv_cache_gb
-        self.sleep = sleep and torch.cuda.is_available()
+        self.sleep = sleep
         # vLLM's own types are not there without it, and a check must not depend on that
         self._llm: Any = None
         self._asleep = False
@@ -116,6 +116,10 @@ class VLLMEngine(VLLMBase):
         self.policy_version = version
         self._sing(model, self._sample_alone, partial(self._first_difference, model))
 
+    @property
+    def _can_sleep(self) -> bool:
+        return self.sleep and torch.cuda.is_available()
+
     def _change_adapter(self, policy: PreTrainedModel) -> None:
         before, self._adapter = self._adapter, self._save_adapter(policy)
         if before is not None:
@@ -123,7 +127,7 @@ class VLLMEngine(VLLMBase):
             shutil.rmtree(before.path)
 
     def rest(self) -> None:
-        if self.sleep and self._llm is not None and not self._asleep:
+        if self._can_sleep and self._llm is not None and not self._asleep:
             # level 2 drops the weights, which come anew before anything is sampled; those that
             # only an adapter changes do not
             self._llm.sleep(level=2 if self._adapter is None else 1)
@@ -138,7 +142,7 @@ class VLLMEngine(VLLMBase):
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
             settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
-            settings["enable_sleep_mode"] = self.sleep
+            settings["enable_sleep_mode"] = self._can_sleep
             try:
                 return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:

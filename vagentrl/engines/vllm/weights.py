@@ -28,7 +28,7 @@ def weights_of(policy: nn.Module) -> Iterator[tuple[str, Tensor]]:
 @contextmanager
 def _whole(parameter: nn.Parameter) -> Iterator[Tensor]:
     if isinstance(parameter, DTensor):
-        yield parameter.detach().full_tensor()
+        yield parameter.detach().full_tensor()  # pyright: ignore
     elif hasattr(parameter, "ds_id"):  # how DeepSpeed marks what ZeRO-3 has partitioned
         from deepspeed.runtime.zero import GatheredParameters  # pyright: ignore
 
