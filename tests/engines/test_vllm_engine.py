@@ -339,6 +339,25 @@ def test_another_series_of_vllm_is_refused(monkeypatch: pytest.MonkeyPatch):
         VLLMEngine().prepare(renderer(TEXT).vocabulary(CONTEXT))
 
 
+@needs_vllm
+def test_two_processes_may_share_the_model():
+    policy = load_policy(IMAGES)
+    engine = VLLMEngine(**SETTINGS, tensor_parallel_size=2)
+    engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
+    requests = [request_of(IMAGES, session, temperature=0) for session in range(3)]
+    for version in range(2):
+        engine.update_weights(policy, version)
+        other = reference_engine(IMAGES, policy)
+        assert [reply.reply_ids for reply in ask(engine, *requests)] == [
+            reply.reply_ids for reply in ask(other, *requests)
+        ]
+        changed(policy)
+    engine._save_weights = lambda policy: None  # the old file: an update that is lost
+    with pytest.raises(EngineError, match="does not have the actor's weights"):
+        engine.update_weights(policy, 2)
+    engine._llm.engine_core.shutdown()
+
+
 # ---------------------------------------------------------------------------------- adapters
 
 

@@ -9,14 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from safetensors.torch import save_file
+
 from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm.settings import check_installed, tolerance_for
+from vagentrl.engines.vllm.weights import weights_of
 from vagentrl.errors import EngineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+WEIGHTS = "weights.safetensors"
 
 
 class Adapter(NamedTuple):
@@ -61,6 +66,11 @@ class VLLMBase(Engine):
         if self._handed_over is None:
             self._handed_over = tempfile.TemporaryDirectory(prefix="vagentrl-", dir=self.folder)
         return str(Path(self._handed_over.name) / name)
+
+    def _save_weights(self, policy: PreTrainedModel) -> None:
+        weights = {name: weight.contiguous() for name, weight in weights_of(policy)}
+        save_file(weights, self._file(WEIGHTS + ".new"))
+        os.replace(self._file(WEIGHTS + ".new"), self._file(WEIGHTS))
 
     def _save_adapter(self, policy: PreTrainedModel) -> Adapter:
         """The policy's adapter as it is now."""

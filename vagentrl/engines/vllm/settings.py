@@ -30,6 +30,7 @@ ENVIRONMENT = {
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """For which vLLM has room; an adapter of another rank takes the next."""
+WORKER_EXTENSION = "vagentrl.engines.vllm.weights.WeightsFromFile"
 BANNED_IDS = "vagentrl_banned_ids"
 """Key of vLLM's `additional_config` with the tokens that are never sampled."""
 
