@@ -4,8 +4,9 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,14 +61,23 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update(lora: Lo
             len(reply.reply_ids) for version in replies for reply in version
         )
         assert engine.process is not None
-        engine.process.kill()  # for good
-        engine.process.wait()
+        assert running_in_group(engine.process.pid)
+        engine.end_server()
+        assert not running_in_group(engine.process.pid)  # nor is any of its workers left
         engine.patience_s = 0.5
         with pytest.raises(EngineError, match=r"has not answered for \d+ s"):
             ask(engine, requests[0])
     finally:
-        if engine.process is not None:
-            engine.process.kill()
+        engine.end_server()
+
+
+def running_in_group(group: int) -> list[str]:
+    """Processes of a group that run, by /proc; not those that only wait to be counted as ended."""
+    stats = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            stats.append(path.read_text().rpartition(")")[2].split())  # state, parent, group, ...
+    return [state for state, _, number, *_ in stats if int(number) == group and state != "Z"]
 
 
 # ---------------------------------------------------------------------------- a server of straw

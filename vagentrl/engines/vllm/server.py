@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
+GRACE_S = 10.0
+"""For a server to end by itself."""
 
 
 class VLLMServerEngine(VLLMBase):
@@ -159,16 +162,31 @@ class VLLMServerEngine(VLLMBase):
             prefix="vagentrl-vllm-", suffix=".log", delete=False
         )
         self.process = subprocess.Popen(
-            command, env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
+            command,
+            env=os.environ | environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # to end it with all its workers
         )
-        atexit.register(self.process.terminate)
+        atexit.register(self.end_server)
         self.url = f"http://127.0.0.1:{port}"
         try:
             self._wait(self.start_s)
         except EngineError as error:
-            self.process.terminate()
+            self.end_server()
             last = "\n".join(Path(log.name).read_text(errors="replace").splitlines()[-15:])
             raise EngineError(f"{error}. Its log is {log.name} and ends with:\n{last}") from error
+
+    def end_server(self) -> None:
+        """End the server that was started here, if any: it holds memory that others may want."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        with suppress(ProcessLookupError):  # workers outlive a server that is gone
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def _wait(self, seconds: float) -> None:
         """Until the server answers."""
