@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 
 from vagentrl.engine import Engine, Sampling
-from vagentrl.engines import TransformersEngine, VLLMEngine
+from vagentrl.engines import ReplicatedEngine, TransformersEngine, VLLMEngine
 from vagentrl.environment import Environment
 from vagentrl.formats import NoThink
 from vagentrl.models.load import checkpoint_path, load_policy
@@ -215,6 +215,9 @@ def main() -> None:
     parser.add_argument("--step_ms", type=float, default=0.0, help="an environment's step")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--processes", type=int, default=2, help="of ReplicatedEngine; 1: leave out"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = "tiny-sokoban-vlm" if arguments.images else "tiny-sokoban-text"
@@ -224,6 +227,9 @@ def main() -> None:
         "Transformers, lock-step": ours(TransformersEngine(), True, *common),
         "Transformers, continuous": ours(TransformersEngine(), False, *common),
     }
+    if arguments.processes > 1:
+        engine = ReplicatedEngine(arguments.processes)
+        ways[f"Transformers, {arguments.processes} processes"] = ours(engine, False, *common)
     if find_spec("vllm"):
         engine = VLLMEngine(kv_cache_gb=1, enforce_eager=True)
         ways["vLLM, continuous"] = ours(engine, False, *common)

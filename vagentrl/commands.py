@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from transformers.utils.logging import disable_progress_bar
 
+from vagentrl import engines
 from vagentrl.callbacks import (
     AgentCallback,
     EngineAgreement,
@@ -200,7 +201,9 @@ def _with_default_plugins(given: list[Any]) -> list[Any]:
 
 
 def _load_plugins() -> None:
-    """Import what installed packages offer, so that their classes can be named briefly."""
+    """Import what is there to choose from, so that its classes can be named briefly."""
+    for name in engines.__all__:
+        getattr(engines, name)
     for plugin in entry_points(group="vagentrl.plugins"):
         plugin.load()
 

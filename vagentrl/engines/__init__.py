@@ -6,14 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vagentrl.engines.replicated import ReplicatedEngine
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
     from vagentrl.engines.vllm import VLLMEngine
     from vagentrl.engines.vllm.server import VLLMServerEngine
 
-__all__ = ["ScriptedEngine", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]
+__all__ = [
+    "ReplicatedEngine",
+    "ScriptedEngine",
+    "TransformersEngine",
+    "VLLMEngine",
+    "VLLMServerEngine",
+]
 
 _HOME = {
+    "ReplicatedEngine": "replicated",
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",

@@ -11,7 +11,6 @@ from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
     from vagentrl.models.lora import LoRA
@@ -103,7 +102,6 @@ def load_policy(
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     from vagentrl.models.lora import add_adapter
-    from vagentrl.models.vision_memory import remember_images
 
     config = load_config(model)
     _check_head(config, model)
@@ -117,9 +115,12 @@ def load_policy(
         except (OSError, ValueError) as error:
             raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
     if freeze_vision:
-        tower = _vision_tower(policy, model).requires_grad_(False)
-        if not meta:
-            remember_images(tower)
+        if not reads_images(config):
+            raise ConfigError(
+                f"freeze_vision is set, but model {model!r} reads text only; leave it out, or take "
+                "a vision-language model"
+            )
+        freeze_vision_tower(policy)
     if lora is not None:
         with torch.device("meta") if meta else nullcontext():
             add_adapter(policy, lora)
@@ -143,10 +144,10 @@ def _check_head(config: PretrainedConfig, model: str) -> None:
             )
 
 
-def _vision_tower(policy: PreTrainedModel, model: str) -> nn.Module:
-    if not reads_images(policy.config):
-        raise ConfigError(
-            f"freeze_vision is set, but model {model!r} reads text only; leave it out, or take a "
-            "vision-language model"
-        )
-    return policy.base_model.get_submodule("visual")
+def freeze_vision_tower(policy: PreTrainedModel) -> None:
+    """Train all but the vision tower, which then encodes each image once."""
+    from vagentrl.models.vision_memory import remember_images
+
+    tower = policy.base_model.get_submodule("visual").requires_grad_(False)
+    if policy.device.type != "meta":
+        remember_images(tower)

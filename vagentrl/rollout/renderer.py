@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tokenizers import Tokenizer
 
@@ -143,7 +143,9 @@ class Renderer:
 
     def vocabulary(self, context_length: int) -> Vocabulary:
         """What an engine must know of the tokens."""
-        return Vocabulary(self.stop_ids, self.banned_ids, context_length, self.encode_images)
+        # not a method of the whole renderer, which could not be sent to another process
+        encode = _refuse_images if self.images is None else self.images.encode
+        return Vocabulary(self.stop_ids, self.banned_ids, context_length, encode)
 
     def encode_images(self, images: Sequence[Image]) -> VisionInputs:
         """Images of one context, in one row."""
@@ -269,12 +271,14 @@ class Renderer:
         return pieces
 
     def _encoder(self) -> ImageEncoder:
-        if self.images is None:
-            raise ConfigError(
-                "an observation shows an image but the model reads text only; take a model that "
-                "reads images, or let the environment render text"
-            )
-        return self.images
+        return self.images or _refuse_images()
+
+
+def _refuse_images(images: Sequence[Image] = ()) -> NoReturn:
+    raise ConfigError(
+        "an observation shows an image but the model reads text only; take a model that reads "
+        "images, or let the environment render text"
+    )
 
 
 def _backend_without(tokenizer: PreTrainedTokenizerFast, control: set[int]) -> Tokenizer:

@@ -1,0 +1,106 @@
+"""Several processes sample what one would."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines.shipped import (
+    CONTEXT,
+    IMAGES,
+    TEXT,
+    ask,
+    changed,
+    observation,
+    reference_engine,
+    renderer,
+    request_of,
+)
+from vagentrl.contexts import FullHistory
+from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
+from vagentrl.engines import ReplicatedEngine
+from vagentrl.errors import ConfigError, EngineError
+from vagentrl.models.load import load_policy
+from vagentrl.models.lora import LoRA
+from vagentrl.rollout.conversation import Conversation
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ReplicatedEngine]:
+    engine = ReplicatedEngine(processes=2)
+    engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
+    engine.update_weights(load_policy(IMAGES, freeze_vision=True), 0)
+    yield engine
+    engine.close()
+
+
+async def three_turns(engine: Engine, session: int) -> list[Generation]:
+    conversation = Conversation(renderer(IMAGES), FullHistory(), "Push the box.")
+    replies = []
+    for turn in range(3):
+        conversation.ask(observation(IMAGES, 10 * session + turn))
+        ids, images = tuple(conversation.ids), tuple(conversation.images)
+        sampling = Sampling(max_tokens=12)
+        request = GenerationRequest(session, ids, images, sampling, seed=7 * session + turn)
+        replies.append(await engine.generate(request))
+        conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+    engine.release(session)
+    return replies
+
+
+def play(engine: Engine) -> list[Generation]:
+    async def together() -> list[Generation]:
+        episodes = await asyncio.gather(*(three_turns(engine, session) for session in range(5)))
+        return [reply for episode in episodes for reply in episode]
+
+    return asyncio.run(together())
+
+
+def test_episodes_are_those_of_one_process_before_and_after_an_update(engine: ReplicatedEngine):
+    policy, played = load_policy(IMAGES, freeze_vision=True), []
+    for version in range(2):
+        engine.update_weights(policy, version)
+        played.append(play(engine))
+        wanted = play(reference_engine(IMAGES, policy))
+        changed(policy)  # the copy stays as it is
+        for ours, theirs in zip(played[-1], wanted, strict=True):
+            assert ours.reply_ids == theirs.reply_ids
+            assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+    assert played[0] != played[1]
+    assert engine.reused_tokens > engine.prefilled_tokens  # of the earlier turns, in their process
+    assert engine.sampled_tokens == sum(len(reply.reply_ids) for reply in (*played[0], *played[1]))
+    assert engine.busy_s > 0
+
+
+def test_a_prompt_that_cannot_be_read_fails_alone(engine: ReplicatedEngine):
+    async def both() -> list[Generation | BaseException]:
+        bad = request_of(IMAGES, 0)
+        bad = GenerationRequest(2, bad.prompt_ids * 20, (), bad.sampling, 0)  # in the same process
+        requests = (request_of(IMAGES, 0), bad)
+        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+
+    good, bad = asyncio.run(both())
+    assert isinstance(good, Generation)
+    assert isinstance(bad, EngineError)
+    assert "leaves no room to reply" in str(bad)
+
+
+def test_an_adapter_is_sampled_from():
+    policy = changed(load_policy(TEXT, lora=LoRA(rank=2)))
+    engine = ReplicatedEngine(processes=1)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(policy, 0)
+    requests = [request_of(TEXT, session) for session in range(2)]
+    ours, theirs = ask(engine, *requests), ask(reference_engine(TEXT, policy), *requests)
+    assert [reply.reply_ids for reply in ours] == [reply.reply_ids for reply in theirs]
+    engine._processes[0].process.kill()
+    engine._processes[0].process.join()
+    with pytest.raises(EngineError, match=r"sample-0 has ended \(exit code -9"):
+        ask(engine, *requests)
+
+
+def test_before_it_has_weights_nothing_can_be_asked():
+    with pytest.raises(EngineError, match="call update_weights first"):
+        ask(ReplicatedEngine(processes=2), request_of(TEXT, 0))
+    with pytest.raises(ConfigError, match="processes is 0; give at least 1"):
+        ReplicatedEngine(processes=0)
