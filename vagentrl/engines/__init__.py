@@ -1,4 +1,7 @@
-"""Engines sample the replies. Each is imported when it is first named: some are heavy."""
+"""Engines sample the replies, and `OpenAIChat` asks a second model.
+
+Each is imported when it is first named: some are heavy.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vagentrl.engines.openai import OpenAIChat
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
     from vagentrl.engines.vllm import VLLMEngine
     from vagentrl.engines.vllm.server import VLLMServerEngine
 
-__all__ = ["ScriptedEngine", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]
+__all__ = [
+    "OpenAIChat",
+    "ScriptedEngine",
+    "TransformersEngine",
+    "VLLMEngine",
+    "VLLMServerEngine",
+]
 
 _HOME = {
+    "OpenAIChat": "openai",
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",
