@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Collection
 from pathlib import Path
 from string import Template
@@ -50,6 +51,13 @@ class Prompt:
     def identity(self) -> str:
         """Differs when the text does."""
         return hashlib.sha256(self._template.template.encode()).hexdigest()
+
+
+def fresh_code(claim: str) -> str:
+    """A code that nobody can have known when the claim was written."""
+    while (code := secrets.token_hex(4)) in claim:
+        pass
+    return code
 
 
 def _listed(names: Collection[str]) -> str:

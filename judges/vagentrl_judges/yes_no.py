@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from vagentrl.chat import ChatModel
 from vagentrl.errors import ChatError, ConfigError, JudgeError
 from vagentrl.judge import Claim, Judge, Verdict
-from vagentrl_judges.prompts import Prompt
+from vagentrl_judges.prompts import Prompt, fresh_code
 
 ANY_RUBRIC = "It is right if all that it says is true of the state and nothing of note is missing."
 """For environments without a rubric."""
@@ -66,7 +65,7 @@ class YesNo(Judge):
     async def judge(self, claim: Claim) -> Verdict:
         code = text = ""
         for _ in range(self.repeats + 1):
-            code = _code(claim.text)
+            code = fresh_code(claim.text)
             text = await self._ask(claim, code)
             right = read_answer(text, code)
             if right is not None:
@@ -106,10 +105,3 @@ def read_answer(reply: str, code: str) -> bool | None:
         return None
     said = {answer[1] for answer in answers if answer is not None}
     return said == {"YES"} if len(said) == 1 else None
-
-
-def _code(claim: str) -> str:
-    """A code that nobody can have known when the claim was written."""
-    while (code := secrets.token_hex(4)) in claim:
-        pass
-    return code
