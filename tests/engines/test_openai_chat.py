@@ -192,22 +192,33 @@ PASSING: dict[str, Answer] = {
     "nesting": Answer(body="[" * 100_000),
     "an empty reply": says("  \n"),
     "no reply": says(None),
-    "a time-out": Answer(body=completion("hi"), delay_s=5),
-    "a slow drip": Answer(body=completion("hi"), drip_s=0.02),  # 5 s, never 0.1 s without a byte
+}
+SLOW: dict[str, Answer] = {
+    "a time-out": Answer(body=completion("hi"), delay_s=60),
+    "a slow drip": Answer(body=completion("hi"), drip_s=0.05),  # 13 s, a byte now and then
 }
 
 
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_may_pass_is_tried_again(fault: str):
-    reply, chat, server = asked(PASSING[fault], says("hi"), timeout_s=0.3)
+    reply, chat, server = asked(PASSING[fault], says("hi"))
     assert reply.text == "hi"
     assert (chat.spent.requests, chat.spent.retries, chat.spent.failures) == (2, 1, 0)
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("fault", SLOW)
+def test_what_takes_too_long_is_tried_again(fault: str):
+    reply, chat, _ = asked(SLOW[fault], says("hi"), timeout_s=0.5, retries=20)
+    assert reply.text == "hi"
+    assert chat.spent.retries >= 1  # more where a busy machine is slow in good faith
+
+
+@pytest.mark.parametrize("fault", [*PASSING, *SLOW])
 def test_what_does_not_pass_is_an_error_and_never_a_reply(fault: str):
-    chat = refused(PASSING[fault], match=r"tries: 3, in", timeout_s=0.1, retries=2)
+    timeout_s = 0.1 if fault in SLOW else 30
+    answer = (PASSING | SLOW)[fault]
+    chat = refused(answer, match=r"tries: 3, in", timeout_s=timeout_s, retries=2)
     assert (chat.spent.requests, chat.spent.retries) == (3, 2)
 
 

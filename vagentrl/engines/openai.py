@@ -287,7 +287,7 @@ class OpenAIChat(ChatModel):
                 "Does the model have a chat template?",
             )
         cost = self.prices.of(prompt_tokens, reply_tokens) if self.prices else 0.0
-        return ChatReply(text, prompt_tokens, reply_tokens, cost)
+        return ChatReply(session.without_key(text), prompt_tokens, reply_tokens, cost)
 
     def _meter(self, completion: dict[str, Any]) -> tuple[int, int]:
         """Count the tokens of an answer, whatever becomes of it."""
@@ -344,10 +344,13 @@ class _Session:
         self.places = asyncio.Semaphore(chat.max_connections)
         self.life = _close_at_the_end(self.client)
 
+    def without_key(self, text: str) -> str:
+        """A text of the server's, which knows the key and may repeat it."""
+        return text.replace(self.key, "[key]") if self.key else text
+
     def shown(self, text: str) -> str:
         """The start of a text, on one line and without the key."""
-        safe = text.replace(self.key, "[key]") if self.key else text
-        safe = " ".join(safe.split())
+        safe = " ".join(self.without_key(text).split())
         return safe if len(safe) <= SHOWN else f"{safe[:SHOWN]}…"
 
 
