@@ -372,6 +372,17 @@ class FrozenLake(ActionEnvironment):
             symbolic=self._grid(),
         )
 
+    def rubric(self) -> str:
+        words = self.vocabulary
+        return (
+            f"It says where the {words.player} is, where the {words.goal} is and where every "
+            f"{words.hole} is, each exactly: the row and the column, counted from 0 at the top "
+            f"left corner, or how far above or below and how far left or right of something else "
+            f"it is. Rows grow downwards, columns to the right. Neither the order nor the wording "
+            f"matters; ice need not be told in words. It is wrong if one of these things is "
+            f"missing, misplaced or only vaguely placed, or if it names one that is not there."
+        )
+
     def frame(self) -> Image:
         return render(self._lake.codes(self._player), FRAME_CELL)
 

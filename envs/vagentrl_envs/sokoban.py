@@ -170,6 +170,18 @@ class Sokoban(ActionEnvironment):
             symbolic=room.grid(self.vocabulary.symbols),
         )
 
+    def rubric(self) -> str:
+        words = self.vocabulary
+        return (
+            f"It says where the {words.player} is, where every {words.box} is and where every "
+            f"{words.target} is, each exactly: the row and the column, counted from 0 at the top "
+            f"left corner with the walls included, or how far above or below and how far left or "
+            f"right of something else it is. Rows grow downwards, columns to the right. Which "
+            f"{words.box} is called the first does not matter, nor the order, nor the wording; "
+            f"walls and floor need not be told in words. It is wrong if one of these things is "
+            f"missing, misplaced or only vaguely placed, or if it names one that is not there."
+        )
+
     def frame(self) -> Image:
         return render(self.room().codes(), FRAME_CELL)
 

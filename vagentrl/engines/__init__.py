@@ -1,4 +1,7 @@
-"""Engines sample the replies. Each is imported when it is first named: some are heavy."""
+"""Engines sample the replies, and `OpenAIChat` asks a second model.
+
+Each is imported when it is first named: some are heavy.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vagentrl.engines.openai import OpenAIChat
     from vagentrl.engines.replicated import ReplicatedEngine
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from vagentrl.engines.vllm.server import VLLMServerEngine
 
 __all__ = [
+    "OpenAIChat",
     "ReplicatedEngine",
     "ScriptedEngine",
     "TransformersEngine",
@@ -22,6 +27,7 @@ __all__ = [
 
 _HOME = {
     "ReplicatedEngine": "replicated",
+    "OpenAIChat": "openai",
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",

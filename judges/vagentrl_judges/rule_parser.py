@@ -1,0 +1,190 @@
+"""RuleParser: reads where things are out of plain sentences, without a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+
+from vagentrl_judges.relations import ANY, LESS, MORE, Range, Relation, RelationParser, at
+
+WORDS: Mapping[str, Sequence[str]] = {
+    "player": ("player", "agent", "i", "me", "you"),
+    "boxes": ("box", "boxes", "crate", "crates"),
+    "targets": ("target", "targets", "goal", "goals"),
+    "goal": ("goal", "flag"),
+    "holes": ("hole", "holes", "pit", "pits"),
+}
+"""What things are called; any other class by its own name, with or without a final s."""
+
+_COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_DOWN = {
+    **dict.fromkeys(("below", "down", "under", "beneath", "south", "lower", "bottom"), 1),
+    **dict.fromkeys(("above", "up", "over", "north", "upper", "top"), -1),
+}
+_RIGHT = {"right": 1, "east": 1, "left": -1, "west": -1}
+
+_COUNT = rf"(?:\d{{1,4}}|{'|'.join(_COUNTS)})"
+_UNIT = r"(?:cells?|squares?|tiles?|steps?|rows?|columns?|spaces?|blocks?|places?|positions?)"
+_WAY = rf"(?:{'|'.join(sorted([*_DOWN, *_RIGHT], key=len, reverse=True))})"
+_NEXT = r"(?:immediately|just|right(?=\s+(?:above|below|under|beneath|over|north|south)))"
+_MOVE = (
+    rf"(?:(?:(?P<count>{_COUNT}|an?(?=\s+{_UNIT}))\s+(?:{_UNIT}\s+)?|(?P<next>{_NEXT})\s+"
+    r"|(?P<straight>directly|straight|exactly)\s+)?(?:to\s+(?:the|its|my)\s+)?"
+    rf"\b(?P<way>{_WAY})\b)"
+)
+_ARTICLE = r"(?:(?:the|an?|its|my|this|one\s+of\s+the)\s+)?"
+_BARE_MOVE = re.sub(r"\?P<\w+>", "?:", _MOVE)
+_AND = r"(?:\s*,\s*(?:and\s+)?|\s+and\s+|\s+|\s*-\s*)"
+_MOVES = rf"{_BARE_MOVE}(?:{_AND}{_BARE_MOVE}){{0,3}}"
+_NOT_SURE = re.compile(
+    r"\b(?:not|no|never|neither|nor|without|cannot|or|either|maybe|perhaps|possibly|might|may|could"
+    r"|if|unless|unknown)\b|n't\b"
+)
+_CLAUSE = re.compile(r"[;\n!?]|\.(?!\d)|\b(?:but|while|whereas)\b")
+_JOINED = re.compile(rf"\s*(?:,|and|,\s*and)\s+{_ARTICLE}")
+
+
+class RuleParser(RelationParser):
+    """Reads sentences such as those that the environments write, and many that say the same.
+
+    It understands rows and columns ("row 2, column 3", "(2, 3)", "[2, 3]"), distances and
+    directions from another thing ("1 below and 2 to the right of the player", "two cells north of
+    the box", "to the upper left of the player"), being in its place ("on the target", "where the
+    player is"), several places for one thing and several things in one place. What a clause does
+    not say for sure ("not", "or", "maybe", …) is not read, and neither is what it does not
+    understand.
+
+    Args:
+        words: What the things of a class are called, by the name of the class; for others than
+            these the names of the environments that ship are known.
+    """
+
+    def __init__(self, words: dict[str, list[str]] | None = None) -> None:
+        self.words = {**WORDS, **(words or {})}
+
+    def identity(self) -> str:
+        return f"RuleParser {sorted((name, list(words)) for name, words in self.words.items())}"
+
+    async def parse(self, text: str, classes: Collection[str]) -> list[Relation]:
+        names = self._names(classes)
+        pattern = _pattern(tuple(sorted(names, key=len, reverse=True)))
+        return [
+            relation
+            for clause in _CLAUSE.split(text.lower().replace("\u2019", "'"))
+            if not _NOT_SURE.search(clause)
+            for relation in _read(clause, pattern, names)
+        ]
+
+    def _names(self, classes: Collection[str]) -> dict[str, str]:
+        """The class of every word; its own name comes before what others are also called."""
+        names: dict[str, str] = {}
+        for name in classes:
+            for word in self.words.get(name, ()):
+                names.setdefault(word.lower(), name)
+        for name in classes:
+            own = name.lower().replace("_", " ")
+            names |= {own: name, own.removesuffix("s"): name}
+        return names
+
+
+@lru_cache(maxsize=32)
+def _pattern(words: tuple[str, ...]) -> re.Pattern[str]:
+    """Everything that is understood, the longest first."""
+    thing = (
+        rf"\b(?:{'|'.join(map(re.escape, words))})\b(?!'s\b)"
+        rf"(?:\s+(?:#|number\s+)?\d{{1,3}}\b(?!\s*(?:{_UNIT}|to\b|{_WAY})))?"
+    )
+    owner = rf"\b(?:{'|'.join(map(re.escape, words))})(?='s\b)"
+    number = rf"(?:number\s+)?[:=]?\s*(?:{_COUNT})\b"
+    between = r"(?:\s*,\s*|\s+)(?:and\s+)?(?:in\s+|at\s+)?(?:the\s+)?"
+    row, column = rf"\brow\s*{number}", rf"\bcol(?:umn)?\s*{number}"
+    return re.compile(
+        rf"(?P<moves>{_MOVES})(?:\s+(?:of|from|than|relative\s+to))?\s+{_ARTICLE}"
+        rf"(?P<origin>{thing})(?P<more>(?:{_AND}{_BARE_MOVE}(?:\s+of\s+(?:it|them)\b)?)?)"
+        rf"(?!\s+(?:of|from|the|an?)\b|\s+{thing})"
+        rf"|(?P<moves_first>(?:{_COUNT}\s+(?:{_UNIT}\s+)?)?)(?:to|on|at)\s+the\s+"
+        rf"(?P<owner>{owner})'s\s+(?P<way_last>{_WAY})\b"
+        rf"|(?P<row_first>{row}{between}{column})|(?P<column_first>{column}{between}{row})"
+        r"|[(\[]\s*(?P<pair>\d{1,4}\s*,\s*\d{1,4})\s*[)\]]"
+        r"|\b(?:at|position|cell|coordinates?|square)\s+(?P<bare_pair>\d{1,4}\s*,\s*\d{1,4})\b"
+        r"|\b(?:where|on\s+top\s+of|on|onto|in|inside|at|into|"
+        rf"same\s+\w+\s+as)\s+{_ARTICLE}(?P<place>{thing})"
+        rf"|(?P<thing>{thing})"
+    )
+
+
+def _read(clause: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> list[Relation]:
+    """What one clause says: of each thing that it names, the places that follow."""
+    relations: list[Relation] = []
+    things: list[str] = []
+    waiting: list[Relation] = []  # places that came before their thing
+    thing_end = origin_end = -1
+    origin = ""
+    for found in pattern.finditer(clause):
+        if found["thing"] is not None:
+            name = _class(found["thing"], names)
+            joined = thing_end >= 0 and _JOINED.fullmatch(clause[thing_end : found.start()])
+            things = [*things, name] if joined else [name]
+            thing_end = found.end()
+            relations += [_about(name, place) for place in waiting]
+            waiting = []
+        elif (place := _place(found, names)) is not None:
+            about = things
+            if found["pair"] and origin and not clause[origin_end : found.start()].strip():
+                about = [origin]  # "left of the player (2, 3)"
+            relations += [_about(name, place) for name in about]
+            if not about:
+                waiting.append(place)
+            if place.of is not None:
+                origin, origin_end = place.of, found.end()
+    return relations
+
+
+def _about(thing: str, place: Relation) -> Relation:
+    return Relation(thing, place.rows, place.columns, place.of)
+
+
+def _place(found: re.Match[str], names: Mapping[str, str]) -> Relation | None:
+    """A place, of nothing yet."""
+    numbers = [_number(word) for word in re.findall(rf"\b{_COUNT}\b", found[0])]
+    if found["row_first"] or found["pair"] or found["bare_pair"]:
+        return at("", numbers[0], numbers[1])
+    if found["column_first"]:
+        return at("", numbers[1], numbers[0])
+    if found["place"]:
+        return at("", 0, 0, _class(found["place"], names))
+    if found["owner"]:
+        moves = f"{found['moves_first']} {found['way_last']}"
+        return _moved(moves, _class(found["owner"], names))
+    return _moved(found["moves"] + (found["more"] or ""), _class(found["origin"], names))
+
+
+def _moved(text: str, origin: str) -> Relation | None:
+    """How far and where from an origin; None when it says two things of one direction."""
+    ranges: dict[str, Range] = {}
+    others: Range = ANY
+    for move in re.finditer(_MOVE, text):
+        axis, sign = ("rows", _DOWN) if move["way"] in _DOWN else ("columns", _RIGHT)
+        if axis in ranges:
+            return None
+        if move["count"] or move["next"]:
+            distance = sign[move["way"]] * (1 if move["next"] else _number(move["count"]))
+            ranges[axis] = (distance, distance)
+        else:
+            ranges[axis] = MORE if sign[move["way"]] > 0 else LESS
+        if move["count"] or move["next"] or move["straight"]:
+            others = (0, 0)  # "2 above" is in the same column
+    return Relation("", ranges.get("rows", others), ranges.get("columns", others), origin)
+
+
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word)
+    return _COUNTS.index(word) if word in _COUNTS else 1  # "a cell"
+
+
+def _class(words: str, names: Mapping[str, str]) -> str:
+    """The class of a thing that may have a number."""
+    name = re.sub(r"\s+(?:#|number\s+)?\d+$", "", words)
+    return names[name]

@@ -1,0 +1,59 @@
+"""Chat models for tests, and claims about a room."""
+
+from collections.abc import Callable
+
+from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.errors import ChatError
+from vagentrl.formats import Representation
+from vagentrl.judge import Claim
+from vagentrl.types import State
+from vagentrl_envs.sokoban import Sokoban
+from vagentrl_envs.sokoban_rooms import Room
+
+
+class Scripted(ChatModel):
+    """Says what a function makes of the prompt.
+
+    Attributes:
+        prompts: Every prompt, in the order of arrival.
+    """
+
+    def __init__(self, say: Callable[[str], str], name: str = "scripted") -> None:
+        self.say = say
+        self.name = name
+        self.prompts: list[str] = []
+
+    async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
+        self.prompts.append(prompt)
+        text = self.say(prompt)
+        if text == "fail":
+            raise ChatError("the script fails here")
+        return ChatReply(text, prompt_tokens=len(prompt), reply_tokens=len(text))
+
+    def identity(self) -> str:
+        return self.name
+
+
+def sokoban() -> Sokoban:
+    """
+    #####
+    #___#     the player at (2, 3), the box at (2, 2), the target at (3, 2)
+    #_XP#
+    #_O_#
+    #####
+    """
+    environment = Sokoban(size=5)
+    environment.start_from(Room.parse("#####\n#___#\n#_XP#\n#_O_#\n#####"))
+    return environment
+
+
+def claim(
+    text: str | None = None,
+    representation: Representation = "natural",
+    state: State | None = None,
+    rubric: str = "",
+) -> Claim:
+    """A claim about that room; without a text, the true one."""
+    state = state or sokoban().state()
+    words = getattr(state, representation) if text is None else text
+    return Claim("observation", words, representation, state, rubric)

@@ -1,0 +1,207 @@
+import asyncio
+import copy
+import json
+import multiprocessing
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.chat_server import Answer, Request, says, serving
+from tests.judges.models import Scripted, claim
+from vagentrl.engines import OpenAIChat
+from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.judge import Claim, Judge, Verdict
+from vagentrl_judges.cached import Cached, content_hash
+from vagentrl_judges.yes_no import YesNo
+
+
+class Counting(Judge):
+    """Says 0.25 after a while; counts how often it was asked.
+
+    Attributes:
+        fails: How many more times it gives no verdict.
+    """
+
+    def __init__(self, name: str = "counting", fails: int = 0) -> None:
+        self.name = name
+        self.fails = fails
+        self.asked = 0
+
+    def identity(self) -> str:
+        return self.name
+
+    async def judge(self, claim: Claim) -> Verdict:
+        self.asked += 1
+        await asyncio.sleep(0.01)
+        if self.fails > 0:
+            self.fails -= 1
+            raise JudgeError("not now")
+        return Verdict(0.25, f"I was asked {claim.text!r}")
+
+    def metrics(self) -> dict[str, float]:
+        return {"asked": self.asked}
+
+
+def ask(judge: Judge, *claims: Claim) -> list[Verdict | BaseException]:
+    async def together() -> list[Verdict | BaseException]:
+        return await asyncio.gather(*map(judge.judge, claims), return_exceptions=True)
+
+    return asyncio.run(together())
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_what_was_judged_is_not_asked_again(tmp_path: Path):
+    inner = Counting()
+    first = ask(Cached(inner, str(tmp_path)), claim("a"), claim("b"))
+    again = Cached(inner, str(tmp_path))  # as in another run
+    assert ask(again, claim("b"), claim("a"), claim("c"))[:2] == first[::-1]
+    assert inner.asked == 3
+    assert again.metrics() == {"asked": 3, "hits": 2, "misses": 1, "unwritten": 0}
+    assert again.identity() == inner.identity()
+    assert len(files(tmp_path)) == 3
+
+
+def test_the_same_claim_is_not_asked_twice_at_a_time(tmp_path: Path):
+    inner = Counting()
+    judge = Cached(inner, str(tmp_path))
+    assert ask(judge, *[claim("a")] * 20) == [Verdict(0.25, "I was asked 'a'")] * 20
+    assert (inner.asked, judge.hits, judge.misses) == (1, 19, 1)
+
+
+def test_a_failure_is_not_kept_and_reaches_all_who_wait(tmp_path: Path):
+    inner = Counting(fails=1)
+    judge = Cached(inner, str(tmp_path))
+    failed = ask(judge, claim("a"), claim("a"))
+    assert [str(error) for error in failed] == ["not now"] * 2
+    assert files(tmp_path) == []
+    assert ask(judge, claim("a")) == [Verdict(0.25, "I was asked 'a'")]
+
+
+def test_who_is_cancelled_takes_nobody_along(tmp_path: Path):
+    async def two(judge: Judge) -> Verdict:
+        impatient = asyncio.create_task(judge.judge(claim("a")))
+        patient = asyncio.create_task(judge.judge(claim("a")))
+        await asyncio.sleep(0.005)
+        impatient.cancel()
+        return await patient
+
+    inner = Counting()
+    assert asyncio.run(two(Cached(inner, str(tmp_path)))).score == 0.25
+    assert inner.asked == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: replace(one, text="b"),
+        lambda one: replace(one, kind="prediction"),
+        lambda one: replace(one, representation="symbolic"),
+        lambda one: replace(one, rubric="another"),
+        lambda one: replace(one, state=replace(one.state, natural="elsewhere")),
+        lambda one: replace(one, state=replace(one.state, structured="{}")),
+        lambda one: replace(one, state=replace(one.state, symbolic="#")),
+    ],
+)
+def test_everything_in_a_claim_counts(change: Callable[[Claim], Claim]):
+    one = claim("a")
+    assert content_hash("judge", one) == content_hash("judge", claim("a"))
+    assert content_hash("judge", one) != content_hash("judge", change(one))
+    assert content_hash("judge", one) != content_hash("another", one)
+
+
+def test_another_prompt_or_model_is_asked_anew(tmp_path: Path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("$truth $claim $code: ANSWER $code: NO?")
+    model = Scripted(lambda text: "ANSWER " + text.split("ANSWER ")[1][:8] + ": NO")
+    folder = str(tmp_path / "cache")
+    for judge in (
+        YesNo(model),
+        YesNo(model, str(prompt)),
+        YesNo(Scripted(model.say, "another"), str(prompt)),
+        YesNo(model, str(prompt)),
+    ):
+        cached = Cached(judge, folder)
+        ask(cached, claim("a"))
+    assert len(files(tmp_path / "cache")) == 3
+    assert cached.hits == 1  # the last one was there
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"score": 7, "reason": ""}', '{"score": NaN, "reason": ""}',
+               '{"score": null, "reason": ""}', '{"reason": ""}', "\udcff", "[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_verdict_is_given_anew(damage: str, tmp_path: Path):
+    inner = Counting()
+    [right] = ask(Cached(inner, str(tmp_path)), claim("a"))
+    [file] = files(tmp_path)
+    file.write_bytes(damage.encode(errors="surrogateescape"))
+    assert ask(Cached(inner, str(tmp_path)), claim("a")) == [right]
+    assert inner.asked == 2
+    assert json.loads(file.read_text())["score"] == 0.25
+    assert ask(Cached(inner, str(tmp_path)), claim("a")) == [right]
+    assert inner.asked == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_no_verdict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "file").write_text("in the way")
+    judge = Cached(Counting(), str(tmp_path / "file" / "folder"))
+    assert len(set(ask(judge, claim("a"), claim("b")))) == 2
+    assert judge.unwritten == 2
+    assert caplog.text.count("verdicts are not kept") == 1
+    with pytest.raises(ConfigError, match="which is a file"):
+        Cached(Counting(), str(tmp_path / "file"))
+
+
+def test_a_copy_works_like_the_first(tmp_path: Path):
+    judge = Cached(Counting(), str(tmp_path))
+    ask(judge, claim("a"))
+    for other in (copy.deepcopy(judge), pickle.loads(pickle.dumps(judge))):
+        ask(other, claim("a"))
+        assert other.hits == 1
+
+
+def _write_many(folder: str) -> None:
+    claims = [claim(str(number)) for number in range(40)]
+    for _ in range(3):
+        verdicts = ask(Cached(Counting(), folder), *claims)
+        assert verdicts == [Verdict(0.25, f"I was asked '{number}'") for number in range(40)]
+
+
+def test_several_processes_share_a_folder(tmp_path: Path):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(str(tmp_path),)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 3
+    kept = files(tmp_path)
+    assert len(kept) == 40  # and no half-written ones
+    assert all(json.loads(file.read_text())["score"] == 0.25 for file in kept)
+
+
+def test_no_key_is_kept_even_if_the_server_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    key = "sk-0123456789abcdef"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+
+    def answer(request: Request) -> Answer:
+        return says(f"I got {request.headers['authorization']}\n{request.prompt[-20:].strip()}")
+
+    with serving(answer) as (server, url):
+        judge = Cached(YesNo(OpenAIChat("straw", url)), str(tmp_path))
+        [verdict] = ask(judge, claim("a"))
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+    assert isinstance(verdict, Verdict)
+    assert verdict.reason.startswith("I got Bearer [key]")
+    [file] = files(tmp_path)
+    assert key not in file.read_text() + file.name
