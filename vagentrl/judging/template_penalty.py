@@ -46,7 +46,7 @@ class TemplatePenalty:
         top: int = 5,
         least_share: float = 0.05,
         below: float = 0.5,
-        penalty: float = 0.5,
+        penalty: float = 1.0,
         ignore_numbers: bool = False,
     ) -> None:
         if window < 1 or top < 1:
