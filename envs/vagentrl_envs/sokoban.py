@@ -170,6 +170,16 @@ class Sokoban(ActionEnvironment):
             symbolic=room.grid(self.vocabulary.symbols),
         )
 
+    def rubric(self) -> str:
+        words = self.vocabulary
+        return (
+            f"A right claim says where the {words.player}, every {words.box} and every "
+            f"{words.target} is, and each of these places is the true one. Places may be given in "
+            f"any way that is clear: by row and column, seen from the {words.player}, or as a "
+            "grid. Walls need not be mentioned. A claim is wrong if one of them is missing, or if "
+            "anything it says about where they are is false or too vague to tell."
+        )
+
     def frame(self) -> Image:
         return render(self.room().codes(), FRAME_CELL)
 
@@ -235,14 +245,20 @@ class Sokoban(ActionEnvironment):
         """How the reply format's representation writes a state."""
         match self.format.state:
             case "natural":
-                return f"{self._in_words(_EXAMPLE)}."
+                words = self.vocabulary
+                return (
+                    f"where the {words.player} is, with rows and columns counted from 0 at the top "
+                    f"left corner, walls included, and where each {words.box} and {words.target} "
+                    f"is, seen from the {words.player}, for example: {self._in_words(_EXAMPLE)}"
+                )
             case "structured":
                 return (
                     '{"player":[row,column],"boxes":[[row,column]],"targets":[[row,column]]}, '
                     "rows and columns counted from 0 at the top left corner, walls included."
                 )
             case "symbolic":
-                return f"one line per row, {self.vocabulary.legend()}."
+                example = _EXAMPLE.grid(self.vocabulary.symbols)
+                return f"one line per row, {self.vocabulary.legend()}, for example:\n{example}"
             case None:
                 return None
 
