@@ -68,6 +68,15 @@ def test_what_claims_earn_is_learned_from_and_the_return_stays_the_tasks(
     assert scalars(run, "judge/failures") == [0]
 
 
+def test_what_claims_earn_can_be_relative_to_the_batch(run_dir: Path):
+    # observations 1 and 1 of 2, predictions 1 and 0; the third reply is malformed
+    script = [say(3, 2), say(2, 8), "what?"]
+    run = fit(script, reward(prediction_coefficient=1.0, relative=True))
+    turns = run.datamodule.trajectories[0].turns
+    # 0.5 × (1 - 1) + 1 × (1 - 0.5), then with a prediction of 0, then -0.5 × 1 - 1 × 0.5
+    assert [turn.bonus for turn in turns] == [0.5, -0.5, -1.0]
+
+
 def test_a_malformed_reply_claims_nothing(run_dir: Path):
     judge = Exact()
     cut = say(3, 2).removesuffix("</answer>")

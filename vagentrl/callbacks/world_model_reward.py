@@ -85,7 +85,10 @@ class WorldModelReward(AgentCallback):
         judge: Scores the claims; ``vagentrl_judges.exact_state.ExactState`` needs no model.
         observation_coefficient: What an observation that is all right earns; 0 only reports it.
         prediction_coefficient: What a prediction that is all right earns. Over the turns of an
-            episode both together should earn less than the task, or it pays not to finish it.
+            episode both together should earn less than the task, or it pays not to finish it,
+            unless what they earn is `relative`.
+        relative: Pay ``coefficient × (score - mean score of the batch)``, with 0 as the score of a
+            malformed reply: then an episode does not earn by going on for longer.
         on_failure: When the judge fails on a claim: let it earn what claims of its kind earn on
             average in the batch (``drop_score``: no score is shown, nobody gains or loses by it),
             do not learn from its episode (``drop_trajectory``), or ``stop`` the run.
@@ -101,6 +104,7 @@ class WorldModelReward(AgentCallback):
         judge: Judge,
         observation_coefficient: float = 0.5,
         prediction_coefficient: float = 0.5,
+        relative: bool = False,
         on_failure: Literal["drop_score", "drop_trajectory", "stop"] = "drop_score",
         evaluations: bool = True,
         filters: Sequence[ClaimFilter] = (),
@@ -119,6 +123,7 @@ class WorldModelReward(AgentCallback):
                     "cost: give 0 or more"
                 )
         self.judge = judge
+        self.relative = relative
         self.on_failure = on_failure
         self.evaluations = evaluations
         self.filters = tuple(filters)
@@ -276,6 +281,8 @@ class WorldModelReward(AgentCallback):
                 else:
                     earned = verdict.score - judgement.penalty
                 bonus += self.coefficients[kind] * earned
+            if self.relative:
+                bonus -= sum(self.coefficients[kind] * mean for kind, mean in means.items())
             scores = {**turn.scores, **batch.scores(turn)}
             turns.append(replace(turn, scores=scores, bonus=bonus))
         trajectory = replace(trajectory, turns=tuple(turns))
