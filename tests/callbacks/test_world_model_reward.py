@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests import runs
 from tests.telling import HONEST, Exact, Script, by_turn, fit, prepare, say
@@ -291,6 +292,20 @@ def test_pictures_show_scores_and_what_they_earned(run_dir: Path, monkeypatch: A
     assert captions[0].splitlines()[-3:] == [
         "reward -0.25 +1.00", "observation 1.00", "prediction 1.00"
     ]  # fmt: skip
+
+
+def test_all_of_it_is_named_in_yaml(run_dir: Path):
+    document = (Path(__file__).parents[2] / "docs/world_model_reward.md").read_text()
+    examples = [block.split("```")[0] for block in document.split("```yaml")[1:]]
+    callback = yaml.safe_load(examples[0])["trainer"]["callbacks"][0]
+    callback["init_args"] |= yaml.safe_load(examples[1])
+    run = runs.prepare(f"--trainer.callbacks=[{json.dumps(callback)}]")
+    [built] = [c for c in runs.callbacks(run) if isinstance(c, WorldModelReward)]
+    assert [type(rule).__name__ for rule in built.filters] == [
+        "Length", "Repetition", "CopiedPrompt", "Contradiction", "Unchanged"
+    ]  # fmt: skip
+    assert isinstance(built.templates, TemplatePenalty) and isinstance(built.audit, Audit)
+    assert built.coefficients == {"observation": 0.1, "prediction": 0.1}
 
 
 def test_right_claims_may_not_cost():

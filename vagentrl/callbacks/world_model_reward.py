@@ -14,7 +14,7 @@ from lightning import LightningModule, Trainer
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.data import TRAIN
-from vagentrl.errors import ConfigError, JudgeError, RolloutError
+from vagentrl.errors import ConfigError, EnvError, JudgeError, RolloutError
 from vagentrl.judge import Judge, Verdict
 from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.judging.background import BackgroundLoop
@@ -328,9 +328,14 @@ def _check_environment(data: Any) -> str:
     """The training environment's system prompt, if its replies make claims that can be judged."""
     pool = data.collector.pools[TRAIN]
     worker = pool.hire()
-    opened = worker.submit(opening).result(pool.timeout_s)
+    try:
+        system_prompt, format, state = worker.submit(opening).result(pool.timeout_s)
+    except TimeoutError as error:
+        raise EnvError(
+            f"the environment did not start an episode within {pool.timeout_s:g} s; raise "
+            "data.timeout_s if it is meant to be that slow"
+        ) from error
     pool.dismiss(worker)
-    system_prompt, format, state = opened
     if not format.claims:
         raise ConfigError(
             f"WorldModelReward is set, but replies in {type(format).__name__} say nothing about "
