@@ -94,6 +94,11 @@ def test_the_return_of_an_episode_is_the_sum_of_its_rewards():
     assert episode(turn(1.0), turn(-0.25), turn(-0.25)).total_reward == 0.5
 
 
+def test_what_is_learned_from_counts_the_bonus_and_the_return_does_not():
+    played = episode(turn(1.0), replace(turn(-0.25), bonus=0.5))
+    assert (played.total_reward, played.learned_reward) == (0.75, 1.25)
+
+
 def test_an_episode_succeeds_by_its_last_turn():
     assert episode(turn(0.0), turn(0.0, success=1.0)).success
     assert not episode(turn(0.0, success=1.0), turn(0.0)).success

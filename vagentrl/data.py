@@ -24,12 +24,12 @@ from vagentrl.filters import GroupFilter, KeepAll, select_groups
 from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.rollout.collate import collate
-from vagentrl.rollout.collector import Collector, Episode, Lane, OnEnd
+from vagentrl.rollout.collector import Collector, Episode, Lane, OnEnd, OnTurn
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.workers import WorkerPool
-from vagentrl.types import RolloutBatch, Scores, Trajectory
+from vagentrl.types import RolloutBatch, Scores, Trajectory, Turn
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
@@ -314,11 +314,12 @@ class RolloutDataModule(LightningDataModule):
             else:
                 play = partial(self.collector.collect_turns, self._lanes, batches * self.turns)
             trajectories = self._play(agent, play, self.sampling)
-            everything += trajectories
             played = [t for t in trajectories if t.error is None]
             for behaviour in agent.behaviours():
                 played = behaviour.on_trajectories(agent, played)
-            groups, round_spreads = select_groups(played, self.filter)
+            everything += [t for t in trajectories if t.error is not None] + played
+            learnable = [t for t in played if t.error is None]
+            groups, round_spreads = select_groups(learnable, self.filter)
             kept += groups
             spreads += round_spreads
             if len(kept) >= wanted:
@@ -334,6 +335,8 @@ class RolloutDataModule(LightningDataModule):
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
         }
+        for behaviour in agent.behaviours():
+            behaviour.on_report(agent, report)
         return _Collection(everything, [member for group in kept for member in group], report)
 
     def _training_episodes(self, iteration: int, first: int, count: int) -> list[Episode]:
@@ -410,8 +413,10 @@ class RolloutDataModule(LightningDataModule):
         if self._ahead is not None:
             wait([self._ahead])  # what was begun with older weights
         self._sync(agent)
-        trajectories = self._play(agent, play, self.val_sampling)
+        trajectories = self._play(agent, play, self.val_sampling, training=False)
         self.engine.rest()
+        for behaviour in agent.behaviours():
+            trajectories = behaviour.on_evaluation(agent, trajectories)
         self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
         return episode_report(trajectories, prefix)
@@ -427,8 +432,10 @@ class RolloutDataModule(LightningDataModule):
     def _play(
         self,
         agent: AgentModule,
-        play: Callable[[Sampling, OnEnd], list[Trajectory]],
+        play: Callable[[Sampling, OnEnd, OnTurn], list[Trajectory]],
         sampling: Sampling,
+        *,
+        training: bool = True,
     ) -> list[Trajectory]:
         behaviours = list(agent.behaviours())
 
@@ -436,7 +443,11 @@ class RolloutDataModule(LightningDataModule):
             for behaviour in behaviours:
                 behaviour.on_episode_end(agent, trajectory)
 
-        trajectories = play(sampling, on_end)
+        def on_turn(turn: Turn) -> None:
+            for behaviour in behaviours:
+                behaviour.on_turn_end(agent, turn, training=training)
+
+        trajectories = play(sampling, on_end, on_turn)
         if failed := [t for t in trajectories if t.error is not None]:
             log.warning(
                 "%d of %d episodes failed; the first: %s",

@@ -132,6 +132,6 @@ def select_groups(
     groups: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.group_id, []).append(trajectory)
-    returns = [[trajectory.total_reward for trajectory in group] for group in groups.values()]
+    returns = [[trajectory.learned_reward for trajectory in group] for group in groups.values()]
     spreads = [stdev(members) if len(members) > 1 else 0.0 for members in returns]
     return list(compress(groups.values(), filter.keep(spreads))), spreads

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from vagentrl.errors import ConfigError
-from vagentrl.types import Reply, State
-
-Representation = Literal["natural", "structured", "symbolic"]
+from vagentrl.types import Reply, Representation, State
 
 _ASKED = {
     "observation": "the state you see now",

@@ -5,37 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from vagentrl.errors import JudgeError
-from vagentrl.formats import Representation
-from vagentrl.types import State
+from vagentrl.types import Claim, ClaimKind
 
-ClaimKind = Literal["observation", "prediction"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim, and the truth that it is about.
-
-    Attributes:
-        kind: ``observation`` is about the state before the action, ``prediction`` after it.
-        text: What the agent wrote; nothing in it may be taken for an instruction.
-        representation: How it was asked to write.
-        state: The true state.
-        rubric: What the environment says makes a claim right; empty without one.
-    """
-
-    kind: ClaimKind
-    text: str
-    representation: Representation
-    state: State
-    rubric: str = ""
-
-    @property
-    def truth(self) -> str:
-        """The true state in the claim's own representation."""
-        return getattr(self.state, self.representation)
+__all__ = ["Claim", "ClaimKind", "Judge", "Verdict"]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 IMAGE_PLACEHOLDER = "<image>"
 
 Finish = Literal["stop", "length"]
+Representation = Literal["natural", "structured", "symbolic"]
+ClaimKind = Literal["observation", "prediction"]
 Stop = Literal["terminated", "truncated", "cut", "failed"]
 
 
@@ -99,6 +101,30 @@ class State:
     symbolic: str
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What an agent says about the state, and the truth.
+
+    Attributes:
+        kind: ``observation`` is about the state before the action, ``prediction`` after it.
+        text: What the agent wrote; nothing in it may be taken for an instruction.
+        representation: How it was asked to write.
+        state: The true state.
+        rubric: What the environment says makes a claim right; empty without one.
+    """
+
+    kind: ClaimKind
+    text: str
+    representation: Representation
+    state: State
+    rubric: str = ""
+
+    @property
+    def truth(self) -> str:
+        """The true state in the claim's own representation."""
+        return getattr(self.state, self.representation)
+
+
 # ------------------------------------------------------------------------------- what was played
 
 
@@ -132,7 +158,9 @@ class Turn:
         reward: The environment's reward.
         finish: ``stop`` when the model ended its turn, ``length`` when the token limit did.
         metrics: The environment's metrics of the step.
-        scores: A judge's name to its score.
+        claims: What a well-formed reply says about the state, each beside the truth.
+        scores: The kind of a claim to its score, for those that were judged.
+        bonus: What behaviours added to the reward; learned from like it, but not the task's.
     """
 
     observation: Observation
@@ -143,7 +171,9 @@ class Turn:
     reward: float
     finish: Finish
     metrics: Mapping[str, float] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
+    bonus: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
@@ -191,6 +221,11 @@ class Trajectory:
     def total_reward(self) -> float:
         """Undiscounted return of these turns: the sum of their rewards."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def learned_reward(self) -> float:
+        """The sum of their rewards and of what behaviours added."""
+        return sum(turn.reward + turn.bonus for turn in self.turns)
 
     @property
     def success(self) -> bool:

@@ -369,7 +369,7 @@ class FrozenLake(ActionEnvironment):
                 {"player": self._player, "goal": lake.goal, "holes": sorted(lake.holes)},
                 separators=(",", ":"),
             ),
-            symbolic=self._grid(),
+            symbolic=self._grid(self._lake, self._player),
         )
 
     def rubric(self) -> str:
@@ -413,12 +413,12 @@ class FrozenLake(ActionEnvironment):
 
     def _observe(self) -> Observation:
         if self.observation == "text":
-            return Observation(self._grid())
+            return Observation(self._grid(self._lake, self._player))
         picture = render(self._lake.codes(self._player), self.cell)
         return Observation(IMAGE_PLACEHOLDER, (picture,))
 
-    def _grid(self) -> str:
-        symbols, codes = self.vocabulary.symbols, self._lake.codes(self._player)
+    def _grid(self, lake: Lake, player: Cell) -> str:
+        symbols, codes = self.vocabulary.symbols, lake.codes(player)
         return "\n".join("".join(symbols[code] for code in row) for row in codes.tolist())
 
     def system_prompt(self) -> str:
@@ -450,14 +450,18 @@ class FrozenLake(ActionEnvironment):
         """How the reply format's representation writes a state."""
         match self.format.state:
             case "natural":
-                return f"{self._in_words(*_EXAMPLE)}."
+                return (
+                    "where everything is, with rows and columns counted from 0 at the top left "
+                    f"corner, for example: {self._in_words(*_EXAMPLE)}"
+                )
             case "structured":
                 return (
                     '{"player":[row,column],"goal":[row,column],"holes":[[row,column]]}, '
                     "rows and columns counted from 0 at the top left corner."
                 )
             case "symbolic":
-                return f"one line per row, {self.vocabulary.legend()}."
+                example = self._grid(*_EXAMPLE)
+                return f"one line per row, {self.vocabulary.legend()}, for example:\n{example}"
             case None:
                 return None
 

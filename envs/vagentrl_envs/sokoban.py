@@ -247,14 +247,20 @@ class Sokoban(ActionEnvironment):
         """How the reply format's representation writes a state."""
         match self.format.state:
             case "natural":
-                return f"{self._in_words(_EXAMPLE)}."
+                words = self.vocabulary
+                return (
+                    f"where the {words.player} is, with rows and columns counted from 0 at the top "
+                    f"left corner, walls included, and where each {words.box} and {words.target} "
+                    f"is, seen from the {words.player}, for example: {self._in_words(_EXAMPLE)}"
+                )
             case "structured":
                 return (
                     '{"player":[row,column],"boxes":[[row,column]],"targets":[[row,column]]}, '
                     "rows and columns counted from 0 at the top left corner, walls included."
                 )
             case "symbolic":
-                return f"one line per row, {self.vocabulary.legend()}."
+                example = _EXAMPLE.grid(self.vocabulary.symbols)
+                return f"one line per row, {self.vocabulary.legend()}, for example:\n{example}"
             case None:
                 return None
 

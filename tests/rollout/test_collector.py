@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from tests import toy
+from tests.telling import HONEST, Telling
 from vagentrl.engine import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.rollout.collector import Collector, Episode, Lane
 from vagentrl.rollout.workers import WorkerPool
-from vagentrl.types import Prompt, Reply, StepResult, Trajectory
+from vagentrl.types import Prompt, Reply, StepResult, Trajectory, Turn
 
 VERSION = 5
 
@@ -304,3 +305,49 @@ def test_episodes_can_be_played_where_an_event_loop_is_running():
         return play_one(collector([toy.GO]), seed=1)
 
     assert asyncio.run(notebook()) == play_one(collector([toy.GO]), seed=1)
+
+
+def test_claims_stand_beside_the_state_before_and_after_the_reply():
+    def said(left: str, action: str) -> str:
+        claims = f"<observation>{left}</observation><prediction>?</prediction>"
+        return f"<think>{claims}</think><answer>{action}</answer>"
+
+    script = [said("four", "go"), said("4", "wait"), "what?"]
+    played = play_one(collector(script, Telling), seed=3, max_tokens=200)
+    first, second, malformed = played.turns[:3]
+    seen, expected = first.claims
+    assert (seen.kind, seen.text, seen.truth) == ("observation", "four", "3 are left")
+    assert (expected.kind, expected.text, expected.truth) == ("prediction", "?", "2 are left")
+    assert (seen.representation, seen.rubric) == ("natural", "the number counts")
+    assert [claim.truth for claim in second.claims] == ["2 are left", "2 are left"]
+    assert malformed.claims == ()
+
+
+def test_a_reply_that_was_cut_off_makes_no_claim():
+    whole = HONEST[0]
+    playing = collector([toy.encode_reply(whole)[:-1]], Telling)  # all but the end of turn
+    turn = play_one(playing, seed=3, max_tokens=200).turns[0]
+    assert turn.reply.observation_claim == "3 are left"
+    assert (turn.finish, turn.claims) == ("length", ())
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_every_turn_is_told_when_it_ends(lockstep: bool):
+    told: list[Turn] = []
+    playing = collector([toy.GO], lockstep=lockstep)
+    played = playing.collect(episodes(3), Sampling(), on_turn=told.append)
+    ended = [turn for trajectory in played for turn in trajectory.turns]
+    assert len(told) == 1 + 2 + 3
+    assert {id(turn) for turn in told} == {id(turn) for turn in ended}
+
+
+def test_turns_that_are_played_again_are_not_told_twice():
+    make = lambda: Lane(lambda number: Episode("toy", 3, 0, 7))  # noqa: E731
+    told: list[Turn] = []
+    first, second = collector([toy.WAIT]), collector([toy.WAIT])
+    lane = make()
+    first.collect_turns([lane], 2, Sampling(), on_turn=told.append)
+    again = make()
+    again.load_state_dict(lane.state_dict())
+    second.collect_turns([again], 1, Sampling(), on_turn=told.append)
+    assert len(told) == 2 + 1

@@ -117,6 +117,20 @@ def test_failed_episodes_are_counted_but_not_as_played():
     assert report["success_rate_high"] == success_interval(0, 1)[1]
 
 
+def test_scores_of_claims_are_averaged_over_those_that_were_judged():
+    judged = [
+        replace(turn(0.0), scores={"observation": 1.0, "prediction": 0.5}, bonus=3.0),
+        replace(turn(0.0), scores={"observation": 0.25}),
+        turn(1.0),
+    ]
+    report = episode_report([episode(*judged)], "val/")
+    assert report["val/observation_score"] == 0.625
+    assert report["val/observation_right"] == 0.5
+    assert report["val/prediction_score"] == 0.5
+    assert report["val/prediction_right"] == 0.0
+    assert report["val/return"] == 1.0  # what claims earn is not the task's
+
+
 def test_nothing_is_claimed_where_nothing_was_played():
     assert episode_report([FAILED], "") == {"episodes": 1, "failed": 1}
     assert episode_report([], "") == {"episodes": 0, "failed": 0}

@@ -13,8 +13,9 @@ import pytest
 
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, EnvError
+from vagentrl.formats import WorldModeling
 from vagentrl.rollout.workers import WorkerPool, reset, step
-from vagentrl.types import Observation, Reply, StepResult
+from vagentrl.types import Claim, Observation, Reply, State, StepResult
 
 
 class Obedient(Environment):
@@ -57,7 +58,8 @@ async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
         _, _, observation = await pool.run(worker, reset, seed, 7)
         told = [observation.text]
         for text in replies:
-            told.append((await pool.run(worker, step, Reply(text))).observation.text)
+            result, _ = await pool.run(worker, step, Reply(text))
+            told.append(result.observation.text)
         return told
 
 
@@ -288,3 +290,38 @@ def test_an_environment_that_cannot_be_sent_to_a_process_is_a_config_error():
 def test_a_pool_needs_places_and_time(settings: dict[str, Any]):
     with pytest.raises(ConfigError, match="'maze' has"):
         pool(**settings)
+
+
+class Honest(Obedient):
+    """Tells its state: the last reply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.format = WorldModeling("symbolic")
+        self.last = "nothing"
+
+    def step(self, reply: Reply) -> Any:
+        self.last = reply.actions[0]
+        return super().step(reply)
+
+    def state(self) -> State:
+        return State(f"heard {self.last}", "", self.last)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_claims_come_back_beside_the_state_before_and_after(kind: Literal["thread", "process"]):
+    places = WorkerPool(Honest, "maze", kind=kind, size=1)
+    reply = Honest().format.parse(
+        "<think><observation>a</observation><prediction>b</prediction></think><answer>up</answer>"
+    )
+
+    async def play() -> tuple[Claim, ...]:
+        async with places.place() as worker:
+            _, claims = await places.run(worker, step, reply)
+            return claims
+
+    seen, expected = asyncio.run(play())
+    places.close()
+    assert (seen.kind, seen.text, seen.truth) == ("observation", "a", "nothing")
+    assert (expected.kind, expected.text, expected.truth) == ("prediction", "b", "up")
+    assert expected.state.natural == "heard up"

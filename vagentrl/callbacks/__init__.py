@@ -8,6 +8,7 @@ from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
 from vagentrl.callbacks.run_summary import RunSummary
 from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
+from vagentrl.callbacks.world_model_reward import WorldModelReward
 
 __all__ = [
     "AgentCallback",
@@ -18,4 +19,5 @@ __all__ = [
     "KLControl",
     "RunSummary",
     "TrajectoryPictures",
+    "WorldModelReward",
 ]

@@ -10,11 +10,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vagentrl.modules.agent import AgentModule
-    from vagentrl.types import RolloutBatch, Scores, TrainBatch, Trajectory
+    from vagentrl.types import RolloutBatch, Scores, TrainBatch, Trajectory, Turn
 
 
 class AgentCallback(Callback):
     """A Lightning callback with hooks into an iteration, called in this order."""
+
+    def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
+        """A turn of an episode ended; others are being played, and wait while this runs.
+
+        Args:
+            agent: The module in training.
+            turn: What was played.
+            training: Whether it will be learned from; otherwise it belongs to an evaluation.
+        """
 
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
         """An episode of the batch ended; others are still being played."""
@@ -22,7 +31,18 @@ class AgentCallback(Callback):
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
-        """All episodes of the iteration; what is returned is learned from."""
+        """All episodes that were played and did not fail, for an iteration or a part of it.
+
+        What is returned counts: it is learned from, reported and shown. An episode that must not
+        be learned from is returned as one that failed, with an `error`.
+        """
+        return trajectories
+
+    def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
+        """All episodes of the iteration were collected; add to what is logged about them."""
+
+    def on_evaluation(self, agent: AgentModule, trajectories: list[Trajectory]) -> list[Trajectory]:
+        """All episodes of an evaluation on one environment; what is returned is reported."""
         return trajectories
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:

@@ -95,7 +95,9 @@ def _frame(observation: Observation) -> Image.Image:
 
 
 def _caption(turn: Turn) -> str:
-    lines = [turn.reply.text, f"reward {turn.reward:+.2f}"]
+    bonus = f" {turn.bonus:+.2f}" if turn.bonus else ""
+    lines = [turn.reply.text, f"reward {turn.reward:+.2f}{bonus}"]
+    lines += [f"{kind} {score:.2f}" for kind, score in turn.scores.items()]
     if turn.reply.problem is not None:
         lines.insert(1, f"[{turn.reply.problem}]")
     return "\n".join(lines)

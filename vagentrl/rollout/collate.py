@@ -48,7 +48,7 @@ class _Row:
         self.action_mask += [True] * count
         self.turn_ids += [number] * count
         self.state_ids += [state] * count
-        self.rewards += [0.0] * (count - 1) + [turn.reward]
+        self.rewards += [0.0] * (count - 1) + [turn.reward + turn.bonus]
         self.logprobs += turn.reply_logprobs
 
 

@@ -21,6 +21,7 @@ from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory,
 
 T = TypeVar("T")
 OnEnd = Callable[[Trajectory], None]
+OnTurn = Callable[[Turn], None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Collector:
         episodes: Sequence[Episode],
         sampling: Sampling,
         on_end: OnEnd = lambda trajectory: None,
+        on_turn: OnTurn = lambda turn: None,
     ) -> list[Trajectory]:
         """Play all episodes; returns their trajectories in the same order.
 
@@ -86,6 +88,7 @@ class Collector:
             episodes: What to play.
             sampling: How replies are sampled.
             on_end: Called with each trajectory as its episode ends.
+            on_turn: Called with each turn as it ends.
 
         Raises:
             RolloutError: When every episode failed.
@@ -98,7 +101,7 @@ class Collector:
                 async with self.pools[episode.environment].place() as worker:
                     await running.begin(worker)
                     while running.stop is None:
-                        await running.play(sampling)
+                        on_turn(await running.play(sampling))
             except RolloutError as error:
                 running.fail(error)
             trajectory = running.take()
@@ -106,12 +109,15 @@ class Collector:
             return [trajectory]
 
         if self.lockstep:
-            return self._run([self._in_lockstep(episodes, sampling, on_end)])
+            return self._run([self._in_lockstep(episodes, sampling, on_end, on_turn)])
         return self._run([play(episode) for episode in episodes])
 
     async def _in_lockstep(
-        self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd
+        self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd, on_turn: OnTurn
     ) -> list[Trajectory]:
+        async def answer(running: RunningEpisode) -> None:
+            on_turn(await running.answer())
+
         playing = [RunningEpisode(self, episode) for episode in episodes]
         workers = [self.pools[episode.environment].hire() for episode in episodes]
         try:
@@ -122,7 +128,7 @@ class Collector:
                 await asyncio.gather(*sampled)
                 for running in alive:
                     if running.stop is None:
-                        await running.survive(running.answer())
+                        await running.survive(answer(running))
         finally:
             for running, worker in zip(playing, workers, strict=True):
                 sound = running.stop in ("terminated", "truncated")
@@ -138,6 +144,7 @@ class Collector:
         turns: int,
         sampling: Sampling,
         on_end: OnEnd = lambda trajectory: None,
+        on_turn: OnTurn = lambda turn: None,
     ) -> list[Trajectory]:
         """Play so many turns in every lane, however long its episodes are (Verlog).
 
@@ -150,6 +157,7 @@ class Collector:
             turns: Turns in each.
             sampling: How replies are sampled.
             on_end: Called with each trajectory as it ends or is cut.
+            on_turn: Called with each turn as it ends.
 
         Returns:
             Trajectories, lane after lane, in the order in which they were played.
@@ -162,7 +170,7 @@ class Collector:
         async def play(lane: Lane) -> list[Trajectory]:
             trajectories: list[Trajectory] = []
             for left in reversed(range(turns)):
-                running = await lane.turn(self, sampling)
+                running = await lane.turn(self, sampling, on_turn)
                 if left == 0 or running.stop is not None:
                     trajectories.append(running.take())
                     on_end(trajectories[-1])
@@ -198,7 +206,9 @@ class Lane:
         self._running: RunningEpisode | None = None
         self._worker: Worker | None = None
 
-    async def turn(self, collector: Collector, sampling: Sampling) -> RunningEpisode:
+    async def turn(
+        self, collector: Collector, sampling: Sampling, on_turn: OnTurn
+    ) -> RunningEpisode:
         """Play one turn; an episode that is over gives way to the next."""
         if self._running is not None and self._running.stop is not None:
             self._running, self._number = None, self._number + 1
@@ -211,7 +221,7 @@ class Lane:
             if not running.begun:
                 await running.begin(self._worker)
                 await running.replay(self._replies_before)
-            await running.play(sampling)
+            on_turn(await running.play(sampling))
         except RolloutError as error:
             running.fail(error)
             if self._worker is not None:
@@ -285,10 +295,10 @@ class RunningEpisode:
         except RolloutError as error:
             self.fail(error)
 
-    async def play(self, sampling: Sampling) -> None:
+    async def play(self, sampling: Sampling) -> Turn:
         """Sample a reply and let the environment answer it."""
         await self.sample(sampling)
-        await self.answer()
+        return await self.answer()
 
     async def sample(self, sampling: Sampling) -> None:
         """Sample a reply."""
@@ -315,12 +325,13 @@ class RunningEpisode:
             )
         )
 
-    async def answer(self) -> None:
+    async def answer(self) -> Turn:
         """Let the environment answer what was sampled."""
         generation = self._generation
         await self.reply(generation.reply_ids, generation.logprobs, generation.finish)
         if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
+        return self._turns[-1]
 
     async def reply(
         self, reply_ids: tuple[int, ...], logprobs: tuple[float, ...], finish: Finish
@@ -332,7 +343,7 @@ class RunningEpisode:
         reply = self._format.parse(self._collector.renderer.decode(reply_ids))
         if finish == "length":
             reply = _unfinished(reply, len(reply_ids))
-        result = await self._pool.run(self._worker, step, reply)
+        result, claims = await self._pool.run(self._worker, step, reply)
         self._turns.append(
             Turn(
                 observation=self._observation,
@@ -343,6 +354,7 @@ class RunningEpisode:
                 reward=result.reward,
                 finish=finish,
                 metrics=result.metrics,
+                claims=claims,
             )
         )
         self._conversation.reply(reply_ids, finish)

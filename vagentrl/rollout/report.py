@@ -31,6 +31,9 @@ def success_interval(successes: int, episodes: int) -> tuple[float, float]:
 def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
     """Means over episodes, and over turns for the environment's own metrics.
 
+    Scores of claims are reported under the kind of the claim: ``observation_score`` is the mean
+    over claims that were judged, ``observation_right`` the share of those that were all right.
+
     Failed episodes count only in ``episodes`` and in ``failed``, their share of them. Of an episode
     that goes on in a later batch, only the turns count; when it ends, it counts as a whole.
 
@@ -62,6 +65,10 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
         }
         for name in sorted({name for turn in turns for name in turn.metrics} - {"success"}):
             report[name] = _mean([turn.metrics[name] for turn in turns if name in turn.metrics])
+        for kind in sorted({kind for turn in turns for kind in turn.scores}):
+            scores = [turn.scores[kind] for turn in turns if kind in turn.scores]
+            report[f"{kind}_score"] = _mean(scores)
+            report[f"{kind}_right"] = _mean([score == 1 for score in scores])
     return {prefix + name: value for name, value in report.items()}
 
 

@@ -19,10 +19,10 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from vagentrl.environment import Environment
+from vagentrl.environment import Environment, train_seed
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import ReplyFormat
-from vagentrl.types import Observation, Reply, StepResult
+from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
 
 EnvironmentFactory = Callable[[], Environment]
 
@@ -37,14 +37,39 @@ def reset(
     return environment.system_prompt(), environment.format, observation
 
 
-def step(environment: Environment, reply: Reply) -> StepResult:
-    """Play one reply."""
+def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
+    """The system prompt, the reply format and the true state at the start of some episode."""
+    environment.reset(train_seed(0))
+    return environment.system_prompt(), environment.format, environment.state()
+
+
+def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
+    """Play one reply; returns the environment's answer, and the reply's claims beside the truth."""
+    observed, predicted = _claimed(reply)
+    before = environment.state() if observed is not None else None
     result = environment.step(reply)
     if not isinstance(result, StepResult):
         raise EnvError(f"the answer is of type {type(result).__name__}, not StepResult")
     if not math.isfinite(result.reward):
         raise EnvError(f"the reward is {result.reward}; nothing can be learned from that")
-    return result
+    after = environment.state() if predicted is not None else None
+    given: tuple[tuple[ClaimKind, str | None, State | None], ...] = (
+        ("observation", observed, before),
+        ("prediction", predicted, after),
+    )
+    representation = environment.format.state
+    claims = tuple(
+        Claim(kind, text, representation, state, environment.rubric())
+        for kind, text, state in given
+        if text is not None and state is not None and representation is not None
+    )
+    return result, claims
+
+
+def _claimed(reply: Reply) -> tuple[str | None, str | None]:
+    if reply.problem is not None:
+        return None, None
+    return reply.observation_claim, reply.prediction_claim
 
 
 class ThreadWorker:

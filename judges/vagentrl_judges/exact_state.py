@@ -1,0 +1,145 @@
+"""A judge that compares: no model, no network, no doubt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.judge import Claim, Judge, Verdict
+
+_CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
+
+
+class ExactState(Judge):
+    """Compares a claim with the true state, in the claim's own representation.
+
+    Structured claims are compared as JSON values: the score is the mean over the fields of the
+    truth and those that the claim adds. A field that is a list of things is compared as a multiset
+    (F1), any other field, a position for one, is right or wrong. Symbolic claims are compared cell
+    by cell, whatever the white space; one of another shape scores 0, and cells that are background
+    in both do not count, so that copying walls and floor earns nothing. Natural claims are compared
+    clause by clause (F1), in any order; each clause must be worded as the environment words it.
+
+    What cannot be read scores 0: that is the agent's doing, not a failure of the judge.
+
+    Args:
+        background: Symbols of a grid that say that nothing is there: walls and floors.
+    """
+
+    def __init__(self, background: str = "#_.W") -> None:
+        if any(symbol.isspace() for symbol in background):
+            raise ConfigError(
+                f"ExactState.background is {background!r}; white space is never compared, give "
+                "the symbols of walls and floors"
+            )
+        self.background = frozenset(background)
+
+    def identity(self) -> str:
+        return f"ExactState({''.join(sorted(self.background))})"
+
+    async def judge(self, claim: Claim) -> Verdict:
+        match claim.representation:
+            case "structured":
+                return self._structured(claim)
+            case "symbolic":
+                return self._symbolic(claim)
+            case _:
+                return _compare_lists("clauses", _clauses(claim.text), _clauses(claim.truth))
+
+    def _structured(self, claim: Claim) -> Verdict:
+        try:
+            truth = _read(claim.truth)
+        except ValueError as error:
+            raise JudgeError(
+                f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
+            ) from error
+        try:
+            claimed = _read(claim.text)
+        except (ValueError, RecursionError) as error:
+            return Verdict(0.0, f"not JSON: {str(error)[:80]}")
+        return _compare("the state", claimed, truth)
+
+    def _symbolic(self, claim: Claim) -> Verdict:
+        claimed, truth = _grid(claim.text), _grid(claim.truth)
+        shape, wanted = [len(row) for row in claimed], [len(row) for row in truth]
+        if shape != wanted:
+            return Verdict(0.0, f"rows of {shape[:20]} cells, not {wanted[:20]}")
+        pairs = list(zip("".join(claimed), "".join(truth), strict=True))
+        telling = [(a, b) for a, b in pairs if not (a == b and a in self.background)]
+        right = sum(a == b for a, b in telling)
+        if right == len(telling):
+            return Verdict(1.0)
+        return Verdict(right / len(telling), f"{right} of {len(telling)} telling cells are right")
+
+
+def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
+    """How far one JSON value is another."""
+    if isinstance(truth, dict) and isinstance(claimed, dict):
+        parts = {
+            key: _compare(key, claimed[key], truth[key])
+            if key in claimed and key in truth
+            else Verdict(0.0, f"{key} is {'missing' if key in truth else 'not part of it'}")
+            for key in truth | claimed
+        }
+        wrong = "; ".join(part.reason for part in parts.values() if part.reason)
+        return Verdict(sum(p.score for p in parts.values()) / len(parts) if parts else 1.0, wrong)
+    if isinstance(claimed, list) and _holds_things(truth):
+        return _compare_lists(name, map(_frozen, claimed), map(_frozen, truth))
+    if _frozen(claimed) == _frozen(truth):
+        return Verdict(1.0)
+    return Verdict(0.0, f"{name} is {json.dumps(truth)}, not {json.dumps(claimed)[:80]}")
+
+
+def _compare_lists(name: str, claimed: Iterable[Hashable], truth: Iterable[Hashable]) -> Verdict:
+    """F1 of two multisets."""
+    a, b = Counter(claimed), Counter(truth)
+    right, said, true = (a & b).total(), a.total(), b.total()
+    if right == said == true:
+        return Verdict(1.0)
+    return Verdict(2 * right / (said + true), f"{name}: {said} said, {right} right of {true}")
+
+
+def _holds_things(value: Any) -> bool:
+    """Whether a list names several things: one of numbers is a single position."""
+    return isinstance(value, list) and not (
+        value and all(isinstance(item, int | float) for item in value)
+    )
+
+
+def _frozen(value: Any) -> Hashable:
+    """The same for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+    match value:
+        case bool():
+            return ("truth", value)
+        case list():
+            return tuple(_frozen(item) for item in value)
+        case dict():
+            return frozenset((key, _frozen(item)) for key, item in value.items())
+        case _:
+            return value
+
+
+def _read(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_fields)
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses what names a field twice, as the reader would believe the last and skip the rest."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{twice[:40]!r} is named twice")
+    return fields
+
+
+def _grid(text: str) -> list[str]:
+    return [row for line in text.splitlines() if (row := "".join(line.split()))]
+
+
+def _clauses(text: str) -> list[str]:
+    worded = (" ".join(part.split()).casefold() for part in _CLAUSE_END.split(text))
+    return [clause for clause in worded if clause]

@@ -1,0 +1,313 @@
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import runs
+from tests.telling import HONEST, Exact, Script, by_turn, fit, prepare, say
+from vagentrl.callbacks import WorldModelReward
+from vagentrl.callbacks.trajectory_pictures import trajectory_picture
+from vagentrl.commands import VagentCLI
+from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.judge import Claim, Verdict
+from vagentrl.judging import Audit, JudgementLog, TemplatePenalty, Unchanged
+from vagentrl.types import RolloutBatch
+
+WRONG = say(9, 8, "wait")
+
+
+def scalars(run: VagentCLI, name: str) -> list[float]:
+    return [event.value for event in runs.events(run).Scalars(name)]
+
+
+def reward(judge: Any = None, **settings: Any) -> WorldModelReward:
+    return WorldModelReward(judge or Exact(), **{"journal": None, **settings})
+
+
+def test_claims_are_judged_against_the_state_before_and_after(run_dir: Path):
+    judge = Exact()
+    fit([say(3, 2), WRONG], reward(judge), "--data.groups=1", "--data.group_size=1")
+    assert [(claim.kind, claim.text, claim.truth, claim.rubric) for claim in judge.asked] == [
+        ("observation", "3 are left", "3 are left", "the number counts"),
+        ("prediction", "2 are left", "2 are left", "the number counts"),
+        ("observation", "9 are left", "2 are left", "the number counts"),
+        ("prediction", "8 are left", "2 are left", "the number counts"),  # it waited
+        ("observation", "3 are left", "2 are left", "the number counts"),
+        ("prediction", "2 are left", "1 are left", "the number counts"),
+    ]
+
+
+def test_what_claims_earn_is_learned_from_and_the_return_stays_the_tasks(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    batches: list[RolloutBatch] = []
+    script = [say(3, 2), say(2, 8), say(9, 0)]
+    run = prepare(script, reward(observation_coefficient=0.5, prediction_coefficient=0.25))
+    assess = run.model.assess
+    monkeypatch.setattr(
+        run.model, "assess", lambda batch, *rest: batches.append(batch) or assess(batch, *rest)
+    )
+    run.trainer.fit(run.model, run.datamodule)
+    trajectory = run.datamodule.trajectories[0]
+    assert [turn.scores for turn in trajectory.turns] == [
+        {"observation": 1.0, "prediction": 1.0},
+        {"observation": 1.0, "prediction": 0.0},
+        {"observation": 0.0, "prediction": 1.0},
+    ]
+    assert [turn.bonus for turn in trajectory.turns] == [0.75, 0.5, 0.25]
+    assert [turn.reward for turn in trajectory.turns] == [-0.25, -0.25, 1.0]
+    assert (trajectory.total_reward, trajectory.learned_reward) == (0.5, 2.0)
+    seen = batches[0].rewards[0]
+    assert seen[seen != 0].tolist() == [0.5, 0.25, 1.25]
+    assert scalars(run, "rollout/return") == [0.5]
+    assert scalars(run, "rollout/observation_score") == [pytest.approx(2 / 3)]
+    assert scalars(run, "rollout/prediction_right") == [pytest.approx(2 / 3)]
+    assert scalars(run, "judge/claims") == [4 * 6]
+    assert scalars(run, "judge/failures") == [0]
+
+
+def test_what_claims_earn_can_be_relative_to_the_batch(run_dir: Path):
+    # observations 1 and 1 of 2, predictions 1 and 0; the third reply is malformed
+    script = [say(3, 2), say(2, 8), "what?"]
+    run = fit(script, reward(prediction_coefficient=1.0, relative=True))
+    turns = run.datamodule.trajectories[0].turns
+    # 0.5 × (1 - 1) + 1 × (1 - 0.5), then with a prediction of 0, then -0.5 × 1 - 1 × 0.5
+    assert [turn.bonus for turn in turns] == [0.5, -0.5, -1.0]
+
+
+def test_a_malformed_reply_claims_nothing(run_dir: Path):
+    judge = Exact()
+    cut = say(3, 2).removesuffix("</answer>")
+    run = fit([cut, HONEST[0], HONEST[1]], reward(judge))
+    turns = run.datamodule.trajectories[0].turns
+    assert [turn.bonus for turn in turns] == [0.0, 1.0, 1.0]
+    assert (turns[0].claims, turns[0].scores) == ((), {})
+    assert len(judge.asked) == 4 * 4
+
+
+def test_judging_begins_while_others_are_still_asked(run_dir: Path):
+    judged, waited = threading.Event(), []
+
+    class Signals(Exact):
+        async def judge(self, claim: Claim) -> Verdict:
+            judged.set()
+            return await super().judge(claim)
+
+    def line(session: int, turn: int) -> str:
+        # the last episode's second reply is held back until a claim of some first turn is judged
+        if (session, turn) == (3, 1):
+            waited.append(judged.wait(10))
+        return HONEST[0]
+
+    fit(by_turn(line), reward(Signals()))
+    assert waited == [True]
+
+
+def test_a_claim_without_a_verdict_earns_the_mean_of_its_kind(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    # right, wrong, and one that nobody can judge: (1 + 0) / 2
+    script = [say(3, 2), say(9, 1), say("?", 0)]
+    run = fit(script, reward(Exact("?"), prediction_coefficient=0.0))
+    turns = run.datamodule.trajectories[0].turns
+    assert [turn.bonus for turn in turns] == [0.5, 0.0, 0.25]
+    assert turns[2].scores == {"prediction": 1.0}
+    assert scalars(run, "judge/failures") == [4]
+    assert scalars(run, "rollout/observation_score") == [0.5]
+    assert "4 of 24 claims could not be judged; the first: JudgeError: no verdict" in caplog.text
+
+
+def failing_once() -> Script:
+    """One observation, in the first turn of the second episode, cannot be judged."""
+    return by_turn(lambda session, turn: say("?", 2) if (session, turn) == (1, 0) else HONEST[turn])
+
+
+def test_an_episode_without_a_verdict_can_be_left_out(run_dir: Path):
+    run = fit(failing_once(), reward(Exact("?"), on_failure="drop_trajectory"))
+    failed = [trajectory for trajectory in run.datamodule.trajectories if trajectory.error]
+    assert [t.error for t in failed] == ["JudgeError: no verdict on '? are left'"]
+    assert scalars(run, "rollout/failed") == [0.25]
+    assert scalars(run, "rollout/episodes") == [4]
+
+
+def test_a_claim_without_a_verdict_can_stop_the_run(run_dir: Path):
+    with pytest.raises(JudgeError, match=r"1 of 24 claims could not be judged; the first: Judge"):
+        fit(failing_once(), reward(Exact("?"), on_failure="stop"))
+    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+
+
+def test_an_error_of_another_kind_is_not_taken_for_a_failed_verdict(run_dir: Path):
+    class Broken(Exact):
+        async def judge(self, claim: Claim) -> Verdict:
+            raise ZeroDivisionError("a mistake in the judge")
+
+    with pytest.raises(ZeroDivisionError):
+        fit(HONEST, reward(Broken()))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("format=none", "replies in NoThink say nothing about the state"),
+        ("mute=true", r"state\(\) is None, so there is no truth"),
+    ],
+)
+def test_an_environment_that_cannot_be_judged_is_refused_at_once(
+    setting: str, message: str, run_dir: Path
+):
+    with pytest.raises(ConfigError, match=message):
+        fit(HONEST, reward(), f"--data.env.init_args.{setting}")
+
+
+def test_one_kind_of_claim_is_enough(run_dir: Path):
+    script = ["<think><observation>3 are left</observation></think><answer>go</answer>"]
+    run = fit(script, reward(), "--data.env.init_args.format=observation")
+    turns = run.datamodule.trajectories[0].turns
+    assert [turn.scores for turn in turns] == [{"observation": n} for n in (1, 0, 0)]
+
+
+def test_evaluations_show_the_scores_and_earn_nothing(run_dir: Path):
+    judge = Exact()
+    run = fit(HONEST, reward(judge), "--trainer.limit_val_batches=1.0")
+    assert scalars(run, "val/observation_score") == [1.0, 1.0]
+    assert scalars(run, "val/prediction_right") == [1.0, 1.0]
+    assert all(turn.bonus == 0 for turn in run.datamodule.evaluated["train"][0].turns)
+    judge = Exact()
+    run = fit(HONEST, reward(judge, evaluations=False), "--trainer.limit_val_batches=1.0")
+    assert "val/observation_score" not in run.trainer.callback_metrics
+    assert len(judge.asked) == 4 * 6  # those of training
+
+
+def test_what_a_judge_counts_is_logged_by_iteration(run_dir: Path):
+    run = fit(HONEST, reward(), "--trainer.max_epochs=3")
+    assert scalars(run, "judge/asked") == [24, 24, 24]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("--data.lockstep=true",),
+        ("--data.turns=2", "--data.context=Window", "--data.context.turns=1"),
+        (
+            "--data.staleness=1", "--data.engine=TransformersEngine",
+            "--data.engine.own_copy=true", "--model.policy_loss=PPOClip",
+            "--model.policy_loss.importance=TruncatedImportance",
+        ),
+    ],
+    ids=["lockstep", "turns", "staleness"],
+)  # fmt: skip
+def test_every_way_of_playing_is_judged(settings: tuple[str, ...], run_dir: Path):
+    run = fit(HONEST, reward(), "--trainer.max_epochs=2", *settings)
+    turns = [turn for t in run.datamodule.trajectories for turn in t.turns]
+    assert turns and all(turn.scores.keys() == {"observation", "prediction"} for turn in turns)
+    assert all(turn.bonus == sum(turn.scores.values()) / 2 for turn in turns)
+    assert scalars(run, "judge/claims") == [2 * len(turns)] * 2
+    if "--data.turns=2" not in settings:  # there the script starts again where an episode goes on
+        assert scalars(run, "rollout/observation_right") == [1, 1]
+
+
+def test_groups_are_chosen_by_what_is_learned_from(run_dir: Path):
+    # every episode fares alike, but in the second group one member sees wrongly
+    script = lambda request: WRONG if request.session % 4 == 3 else say(3, 3, "wait")  # noqa: E731
+    dynamic = ("--data.filter=DynamicSampling", "--data.filter.rounds=2")
+    run = fit(script, reward(), *dynamic)
+    assert scalars(run, "judge/claims") == [2 * 24]  # both rounds were judged
+    assert scalars(run, "rollout/kept_groups") == [0.5]
+
+
+def test_a_warm_up_judges_its_episodes_once(run_dir: Path):
+    judge = Exact()
+    warm = ("--trainer.callbacks=vagentrl.callbacks.CriticWarmup", "--trainer.callbacks.rounds=2")
+    fit(HONEST, reward(judge), *warm, "--trainer.max_epochs=3")
+    assert len(judge.asked) == 2 * 24  # for two rounds together, and for the third iteration
+
+
+def test_nothing_is_left_behind(run_dir: Path):
+    callback = reward()
+    run = fit(HONEST, callback)
+    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+    run.trainer.validate(run.model, run.datamodule)  # and it can begin anew
+    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+
+
+def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
+    class Lenient(Exact):
+        async def judge(self, claim: Claim) -> Verdict:
+            return Verdict(1.0, "well put")
+
+    callback = WorldModelReward(
+        Lenient(),
+        filters=[Unchanged()],
+        templates=TemplatePenalty(penalty=0.75),
+        audit=Audit(Exact(), share=1.0),
+        journal=JudgementLog(share=0.0),
+    )
+    run = fit([say(9, 9)], callback)
+    # half of the claims are predictions that repeat the observation; all are the same and wrong
+    assert scalars(run, "judge/filtered") == [0.5]
+    assert scalars(run, "judge/penalised") == [1.0]
+    assert scalars(run, "judge/audited") == [12]
+    assert scalars(run, "judge/audit_disagreement") == [1.0]
+    assert scalars(run, "judge/audit_asked") == [12]
+    # 0.5 × (1 - 0.75) + 0.5 × (0 - 0.75)
+    assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [-0.25] * 3
+    lines = (runs.folder(run) / "judgements.jsonl").read_text().splitlines()
+    first, second = (json.loads(line) for line in lines[:2])
+    assert first["claim"] == "9 are left" and first["truth"] == "3 are left"
+    assert (first["score"], first["second_score"], first["differ"]) == (1.0, 0.0, True)
+    assert (first["turn"], first["kind"], first["penalty"]) == (0, "observation", 0.75)
+    assert (second["filtered"], second["score"]) == (True, 0.0)
+    assert second["reason"].startswith("Unchanged: the prediction is the observation")
+    assert len(lines) == 24
+
+
+def test_a_resumed_run_remembers_the_templates(run_dir: Path):
+    settings = ("--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=1")
+    script = [say(9, 8), say(2, 1), WRONG]
+    make = lambda: reward(templates=TemplatePenalty(window=30, top=1))  # noqa: E731
+    whole = fit(script, make(), *settings)
+    half = fit(script, make(), "--trainer.max_epochs=1", *settings[1:])
+    resumed = prepare(script, make(), *settings)
+    path = runs.folder(half) / "checkpoints" / "last.ckpt"
+    resumed.trainer.fit(resumed.model, resumed.datamodule, ckpt_path=str(path))
+    assert runs.fingerprint(resumed.model) == runs.fingerprint(whole.model)
+    bonuses = [
+        [turn.bonus for t in run.datamodule.trajectories for turn in t.turns]
+        for run in (whole, resumed)
+    ]
+    assert bonuses[0] == bonuses[1]
+
+
+def test_pictures_show_scores_and_what_they_earned(run_dir: Path, monkeypatch: Any):
+    run = fit(HONEST, reward())
+    captions: list[str] = []
+    monkeypatch.setattr(
+        "vagentrl.callbacks.trajectory_pictures.episode_strip",
+        lambda frames, texts: captions.extend(texts) or frames[0],
+    )
+    trajectory_picture(run.datamodule.trajectories[0])
+    assert captions[0].splitlines()[-3:] == [
+        "reward -0.25 +1.00", "observation 1.00", "prediction 1.00"
+    ]  # fmt: skip
+
+
+def test_all_of_it_is_named_in_yaml(run_dir: Path):
+    document = (Path(__file__).parents[2] / "docs/world_model_reward.md").read_text()
+    examples = [block.split("```")[0] for block in document.split("```yaml")[1:]]
+    callback = yaml.safe_load(examples[0])["trainer"]["callbacks"][0]
+    callback["init_args"] |= yaml.safe_load(examples[1])
+    run = runs.prepare(f"--trainer.callbacks=[{json.dumps(callback)}]")
+    [built] = [c for c in runs.callbacks(run) if isinstance(c, WorldModelReward)]
+    assert [type(rule).__name__ for rule in built.filters] == [
+        "Length", "Repetition", "CopiedPrompt", "Contradiction", "Unchanged"
+    ]  # fmt: skip
+    assert isinstance(built.templates, TemplatePenalty) and isinstance(built.audit, Audit)
+    assert built.coefficients == {"observation": 0.1, "prediction": 0.1}
+
+
+def test_right_claims_may_not_cost():
+    with pytest.raises(ConfigError, match="prediction_coefficient is -1"):
+        WorldModelReward(Exact(), prediction_coefficient=-1)

@@ -1,0 +1,164 @@
+import asyncio
+import json
+
+import pytest
+
+from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.judge import Verdict
+from vagentrl.types import Claim, Representation, State
+from vagentrl_judges.exact_state import ExactState
+
+SOKOBAN = State(
+    natural="the player is at row 1, column 2; the box is 2 below the player; "
+    "the target is 2 below and 1 to the right of the player",
+    structured='{"player":[1,2],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}',
+    symbolic="######\n#_P__#\n#____#\n#_XO_#\n#____#\n######",
+)
+LAKE = State(
+    natural="the player is at row 0, column 0; the goal is at row 1, column 1; "
+    "a hole is at row 0, column 1",
+    structured='{"player":[0,0],"goal":[1,1],"holes":[]}',
+    symbolic="PO\n_G",
+)
+
+
+def judge(text: str, representation: Representation, state: State = SOKOBAN) -> Verdict:
+    claim = Claim("observation", text, representation, state)
+    return asyncio.run(ExactState().judge(claim))
+
+
+@pytest.mark.parametrize("state", [SOKOBAN, LAKE])
+@pytest.mark.parametrize("representation", ["natural", "structured", "symbolic"])
+def test_the_truth_is_all_right(representation: Representation, state: State):
+    assert judge(getattr(state, representation), representation, state) == Verdict(1.0)
+
+
+@pytest.mark.parametrize(
+    ("claim", "score"),
+    [
+        # spelled otherwise, things in another order
+        ('{ "targets": [[2,2],[3,3]], "boxes": [[3,3],[3.0,2]], "player": [1, 2] }', 1),
+        # one of three fields is wrong
+        ('{"player":[2,1],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}', 2 / 3),
+        # a position is right or wrong as a whole
+        ('{"player":[1,3],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}', 2 / 3),
+        # one of two boxes: F1 = 2*1/(2+2)
+        ('{"player":[1,2],"boxes":[[3,2],[4,4]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
+        # a box too many: F1 = 2*2/(3+2)
+        ('{"player":[1,2],"boxes":[[3,2],[3,3],[4,4]],"targets":[[3,3],[2,2]]}', 2.8 / 3),
+        # one box said twice is one right box: F1 = 2*1/(2+2)
+        ('{"player":[1,2],"boxes":[[3,2],[3,2]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
+        # nothing but the player
+        ('{"player":[1,2]}', 1 / 3),
+        # a field that the truth does not have
+        ('{"player":[1,2],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]],"door":[0,0]}', 3 / 4),
+        # the wrong kinds of values
+        ('{"player":"[1,2]","boxes":2,"targets":null}', 0),
+        ("[1,2]", 0),
+        ("{}", 0),
+    ],
+)
+def test_structured_claims_are_compared_field_by_field(claim: str, score: float):
+    assert judge(claim, "structured").score == pytest.approx(score)
+
+
+def test_a_list_may_be_empty():
+    assert judge('{"player":[0,0],"goal":[1,1],"holes":[]}', "structured", LAKE).score == 1
+    said = judge('{"player":[0,0],"goal":[1,1],"holes":[[0,1]]}', "structured", LAKE)
+    assert said.score == pytest.approx(2 / 3)
+
+
+def test_true_is_not_one():
+    state = State("", '{"open": 1}', "")
+    assert judge('{"open": true}', "structured", state).score == 0
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        ("the player is at [1,2]", "not JSON: Expecting value"),
+        ('{"player":[1,2]', "not JSON"),
+        ('{"player":[1,2],"player":[1,3]}', "'player' is named twice"),
+        ("[" * 100_000, "not JSON"),
+        ("9" * 5000, "not JSON"),
+    ],
+)
+def test_what_cannot_be_read_scores_nothing_and_says_why(claim: str, reason: str):
+    verdict = judge(claim, "structured")
+    assert verdict.score == 0
+    assert reason in verdict.reason
+
+
+def test_a_wrong_field_is_named():
+    claim = '{"player":[1,3],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}'
+    assert judge(claim, "structured").reason == "player is [1, 2], not [1, 3]"
+
+
+def test_an_environment_whose_state_is_not_json_fails_the_judge():
+    with pytest.raises(JudgeError, match="structured state is not JSON"):
+        judge("{}", "structured", State("", "player 1 2", ""))
+
+
+@pytest.mark.parametrize(
+    ("claim", "score"),
+    [
+        # white space around rows and between cells does not count
+        ("  ######\n\n# _ P _ _ #\n#____#\n#_XO_#\n#____#\n######\n", 1),
+        # the player is elsewhere: of player, box, target and where the player is not, two are right
+        ("######\n#__P_#\n#____#\n#_XO_#\n#____#\n######", 2 / 4),
+        # walls and floor alone: three things, none of them
+        ("######\n#____#\n#____#\n#____#\n#____#\n######", 0),
+        # a wall where there is floor counts too: 3 of 4
+        ("######\n#_P__#\n##___#\n#_XO_#\n#____#\n######", 3 / 4),
+        # another shape
+        ("######\n#_P__#\n#____#\n#_XO_#\n######", 0),
+        ("#####\n#_P_#\n#___#\n#_XO#\n#___#\n#####", 0),
+        ("", 0),
+    ],
+)
+def test_symbolic_claims_are_compared_where_there_is_something(claim: str, score: float):
+    assert judge(claim, "symbolic").score == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("claim", "score"),
+    [
+        # any order, any case, a full stop
+        (
+            "The target is 2 below and 1 to the right of the player; the player is at row 1, "
+            "column 2; the box is 2  below the player.",
+            1,
+        ),
+        # two of three, and a wrong one: F1 = 2*2/(3+3)
+        (
+            "the player is at row 1, column 3; the box is 2 below the player; "
+            "the target is 2 below and 1 to the right of the player",
+            2 / 3,
+        ),
+        # one of three: F1 = 2*1/(1+3)
+        ("the box is 2 below the player", 1 / 2),
+        # saying everything earns little: F1 = 2*1/(5+3)
+        ("; ".join(f"the box is {n} below the player" for n in range(1, 6)), 1 / 4),
+        ("all is well", 0),
+        (";;", 0),
+    ],
+)
+def test_natural_claims_are_compared_clause_by_clause(claim: str, score: float):
+    assert judge(claim, "natural").score == pytest.approx(score)
+
+
+def test_holes_that_are_worded_alike_are_counted():
+    state = State("a hole is here; a hole is here; the goal is there", "", "")
+    # 2 right of 2 said, of 3: F1 = 2*2/(2+3)
+    assert judge("a hole is here; the goal is there", "natural", state).score == pytest.approx(0.8)
+
+
+def test_the_background_is_part_of_the_judges_identity():
+    assert ExactState("#_").identity() != ExactState("#.").identity()
+    with pytest.raises(ConfigError, match="white space is never compared"):
+        ExactState("# ")
+
+
+def test_a_score_is_reported_with_what_is_wrong_in_json():
+    verdict = judge(json.dumps({"player": [1, 2], "boxes": [[9, 9]], "targets": []}), "structured")
+    assert verdict.reason == "boxes: 1 said, 0 right of 2; targets: 0 said, 0 right of 2"

@@ -1,0 +1,350 @@
+"""Pay the agent for saying truly what it sees and what will be."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightning import LightningModule, Trainer
+
+from vagentrl.callbacks.base import AgentCallback
+from vagentrl.data import TRAIN
+from vagentrl.errors import ConfigError, EnvError, JudgeError, RolloutError
+from vagentrl.judge import Judge, Verdict
+from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
+from vagentrl.judging.background import BackgroundLoop
+from vagentrl.judging.judgement import Judgement
+from vagentrl.rollout.workers import opening
+from vagentrl.types import Claim, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from vagentrl.modules.agent import AgentModule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Tally:
+    """What happened since the last report."""
+
+    judged: int = 0
+    failures: int = 0
+    filtered: int = 0
+    penalised: int = 0
+    audited: int = 0
+    disagreements: int = 0
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A claim whose verdict is awaited, or was given by a filter."""
+
+    claim: Claim
+    verdict: Future[Verdict] | Verdict
+    second: Future[Verdict] | None = None
+
+
+@dataclass
+class _Batch:
+    """The judgements of some trajectories, by the identity of their claims."""
+
+    by_claim: dict[int, Judgement] = field(default_factory=dict)
+
+    def of(self, turn: Turn) -> list[Judgement]:
+        return [self.by_claim[id(claim)] for claim in turn.claims]
+
+    def scores(self, turn: Turn) -> dict[str, float]:
+        given = ((j.claim.kind, j.verdict) for j in self.of(turn))
+        return {kind: verdict.score for kind, verdict in given if verdict is not None}
+
+    def means(self) -> dict[str, float]:
+        """The mean of what claims of each kind score, penalties taken off."""
+        earned: dict[str, list[float]] = {}
+        for judgement in self.by_claim.values():
+            if judgement.verdict is not None:
+                score = judgement.verdict.score - judgement.penalty
+                earned.setdefault(judgement.claim.kind, []).append(score)
+        return {kind: sum(scores) / len(scores) for kind, scores in earned.items()}
+
+
+class WorldModelReward(AgentCallback):
+    """Adds ``coefficient × score`` to the reward of a turn for each claim about the state (VAGEN).
+
+    The observation claim is judged against the state before the reply, the prediction against the
+    state after all of its actions; only well-formed replies make claims. Judging begins when a turn
+    ends, in a thread of its own, while other episodes still go on. A turn's reward stays the
+    environment's; what claims earn is its `bonus`, and both are learned from.
+
+    Args:
+        judge: Scores the claims; ``vagentrl_judges.exact_state.ExactState`` needs no model.
+        observation_coefficient: What an observation that is all right earns; 0 only reports it.
+        prediction_coefficient: What a prediction that is all right earns. Over the turns of an
+            episode both together should earn less than the task, or it pays not to finish it,
+            unless what they earn is `relative`.
+        relative: Pay ``coefficient × (score - mean score of the batch)``, with 0 as the score of a
+            malformed reply: then an episode does not earn by going on for longer.
+        on_failure: When the judge fails on a claim: let it earn what claims of its kind earn on
+            average in the batch (``drop_score``: no score is shown, nobody gains or loses by it),
+            do not learn from its episode (``drop_trajectory``), or ``stop`` the run.
+        evaluations: Judge evaluations too, to report scores under ``val/``.
+        filters: Rules that a claim must pass before the judge sees it; otherwise it scores 0.
+        templates: Penalises descriptions that are frequent and bad; None does not.
+        audit: Has a second judge look at a sample; None does not.
+        journal: Writes judgements to ``judgements.jsonl`` in the run's folder; None does not.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        observation_coefficient: float = 0.5,
+        prediction_coefficient: float = 0.5,
+        relative: bool = False,
+        on_failure: Literal["drop_score", "drop_trajectory", "stop"] = "drop_score",
+        evaluations: bool = True,
+        filters: Sequence[ClaimFilter] = (),
+        templates: TemplatePenalty | None = None,
+        audit: Audit | None = None,
+        journal: JudgementLog | None = JudgementLog(),  # noqa: B008 (holds only settings)
+    ) -> None:
+        self.coefficients = {
+            "observation": observation_coefficient,
+            "prediction": prediction_coefficient,
+        }
+        for kind, coefficient in self.coefficients.items():
+            if coefficient < 0:
+                raise ConfigError(
+                    f"WorldModelReward.{kind}_coefficient is {coefficient}; right claims would "
+                    "cost: give 0 or more"
+                )
+        self.judge = judge
+        self.relative = relative
+        self.on_failure = on_failure
+        self.evaluations = evaluations
+        self.filters = tuple(filters)
+        self.templates = templates
+        self.audit = audit
+        self.journal = journal
+        self._loop: BackgroundLoop | None = None
+        self._asked: dict[int, _Asked] = {}
+        self._tally = _Tally()
+        self._counted: dict[str, float] = {}
+
+    # --------------------------------------------------------------------------- start and end
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        data: Any = trainer.datamodule  # pyright: ignore
+        if data is None:  # `vagentrl check`: nothing is played
+            return
+        self._system_prompt = _check_environment(data)
+        self._loop = BackgroundLoop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._loop is not None:
+            self._loop.close()
+        self._loop = None
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "")
+
+    # ------------------------------------------------------------------------------- hook by hook
+
+    def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
+        if training or self.evaluations:
+            for claim in turn.claims:
+                self._asked[id(claim)] = self._ask(claim, turn.claims, training)
+
+    def on_trajectories(
+        self, agent: AgentModule, trajectories: list[Trajectory]
+    ) -> list[Trajectory]:
+        batch = self._settle(trajectories, self._tally)
+        if self.templates is not None:
+            penalised = self.templates.penalise(
+                list(batch.by_claim.values()), remember=agent.actor_is_training
+            )
+            batch = _Batch({id(judgement.claim): judgement for judgement in penalised})
+            self._tally.penalised += sum(judgement.penalty > 0 for judgement in penalised)
+        if self.journal is not None and agent.trainer.is_global_zero:
+            folder = Path(agent.trainer.log_dir or agent.trainer.default_root_dir)
+            for trajectory in trajectories:
+                self._write(self.journal, folder, trajectory, batch)
+        means = batch.means()
+        return [self._rewarded(trajectory, batch, means) for trajectory in trajectories]
+
+    def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
+        tally, self._tally = self._tally, _Tally()
+        claims = tally.judged + tally.failures + tally.filtered
+        report |= {
+            "judge/claims": float(claims),
+            "judge/failures": float(tally.failures),
+            "time/judge": tally.waited_s,
+        }
+        report["time/environment"] -= tally.waited_s
+        if self.filters:
+            report["judge/filtered"] = tally.filtered / max(claims, 1)
+        if self.templates is not None:
+            report["judge/penalised"] = tally.penalised / max(claims, 1)
+        if self.audit is not None:
+            report["judge/audited"] = float(tally.audited)
+            report["judge/audit_disagreement"] = tally.disagreements / max(tally.audited, 1)
+        counted = {f"judge/{name}": value for name, value in self.judge.metrics().items()}
+        if self.audit is not None:
+            second = self.audit.judge.metrics()
+            counted |= {f"judge/audit_{name}": value for name, value in second.items()}
+        report |= {name: value - self._counted.get(name, 0.0) for name, value in counted.items()}
+        self._counted = counted
+
+    def on_evaluation(self, agent: AgentModule, trajectories: list[Trajectory]) -> list[Trajectory]:
+        if not self.evaluations:
+            return trajectories
+        batch = self._settle(trajectories, _Tally())
+        return [
+            replace(
+                trajectory,
+                turns=tuple(replace(turn, scores=batch.scores(turn)) for turn in trajectory.turns),
+            )
+            for trajectory in trajectories
+        ]
+
+    # ------------------------------------------------------------------------------------ verdicts
+
+    def _ask(self, claim: Claim, claims: Sequence[Claim], training: bool) -> _Asked:
+        for rule in self.filters:
+            if problem := rule.problem(claim, claims, self._system_prompt):
+                return _Asked(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
+        assert self._loop is not None
+        verdict = self._loop.submit(self.judge.judge(claim))
+        if training and self.audit is not None and self.audit.samples(claim):
+            return _Asked(claim, verdict, self._loop.submit(self.audit.judge.judge(claim)))
+        return _Asked(claim, verdict)
+
+    def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
+        """Wait for the verdicts; those on other turns, of failed episodes, are of no use."""
+        started = time.perf_counter()
+        asked, self._asked = self._asked, {}
+        wanted = [id(claim) for t in trajectories for turn in t.turns for claim in turn.claims]
+        batch = _Batch({key: self._judgement(asked.pop(key), tally) for key in wanted})
+        for left in asked.values():
+            for future in (left.verdict, left.second):
+                if isinstance(future, Future):
+                    future.cancel()
+        tally.waited_s += time.perf_counter() - started
+        failures = [j.failure for j in batch.by_claim.values() if j.failure is not None]
+        if failures:
+            text = f"{len(failures)} of {len(wanted)} claims could not be judged; the first: "
+            if self.on_failure == "stop":
+                raise JudgeError(text + failures[0])
+            log.warning("%s%s", text, failures[0])
+        return batch
+
+    def _judgement(self, asked: _Asked, tally: _Tally) -> Judgement:
+        claim = asked.claim
+        if isinstance(asked.verdict, Verdict):
+            tally.filtered += 1
+            return Judgement(claim, asked.verdict, filtered=True)
+        second = None
+        if asked.second is not None:
+            second, problem = _outcome(asked.second)
+            if problem is not None:
+                log.warning("the audit failed on a claim: %s", problem)
+        verdict, failure = _outcome(asked.verdict)
+        tally.judged += verdict is not None
+        tally.failures += verdict is None
+        judgement = Judgement(claim, verdict, failure=failure, second=second)
+        if self.audit is not None and verdict is not None and second is not None:
+            tally.audited += 1
+            tally.disagreements += self.audit.disagrees(judgement)
+        return judgement
+
+    # ------------------------------------------------------------------------------------- rewards
+
+    def _rewarded(
+        self, trajectory: Trajectory, batch: _Batch, means: Mapping[str, float]
+    ) -> Trajectory:
+        """With the scores of its claims, and what they earn."""
+        turns = []
+        failure = None
+        for turn in trajectory.turns:
+            bonus = turn.bonus
+            for judgement in batch.of(turn):
+                kind, verdict = judgement.claim.kind, judgement.verdict
+                if verdict is None:
+                    failure = failure or judgement.failure
+                    earned = means.get(kind, 0.0)
+                else:
+                    earned = verdict.score - judgement.penalty
+                bonus += self.coefficients[kind] * earned
+            if self.relative:
+                bonus -= sum(self.coefficients[kind] * mean for kind, mean in means.items())
+            scores = {**turn.scores, **batch.scores(turn)}
+            turns.append(replace(turn, scores=scores, bonus=bonus))
+        trajectory = replace(trajectory, turns=tuple(turns))
+        if failure is not None and self.on_failure == "drop_trajectory":
+            return replace(trajectory, stop="failed", error=failure)
+        return trajectory
+
+    def _write(
+        self, journal: JudgementLog, folder: Path, trajectory: Trajectory, batch: _Batch
+    ) -> None:
+        for number, turn in enumerate(trajectory.turns):
+            judgements = batch.of(turn)
+            audit = self.audit
+            origin = {
+                "policy_version": trajectory.policy_version,
+                "environment": trajectory.environment,
+                "seed": trajectory.seed,
+                "group": trajectory.group_id,
+                "turn": trajectory.earlier_turns + number,
+            }
+            differs = [audit is not None and audit.disagrees(j) for j in judgements]
+            journal.write(folder, origin, zip(judgements, differs, strict=True))
+
+    # -------------------------------------------------------------------------------------- resume
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.templates is None else {"templates": self.templates.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.templates is not None and "templates" in state_dict:
+            self.templates.load_state_dict(state_dict["templates"])
+
+
+def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
+    """A verdict, or why there is none."""
+    try:
+        return future.result(), None
+    except RolloutError as error:  # the boundary: a judge that fails is counted, not fatal
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _check_environment(data: Any) -> str:
+    """The training environment's system prompt, if its replies make claims that can be judged."""
+    pool = data.collector.pools[TRAIN]
+    worker = pool.hire()
+    try:
+        system_prompt, format, state = worker.submit(opening).result(pool.timeout_s)
+    except TimeoutError as error:
+        raise EnvError(
+            f"the environment did not start an episode within {pool.timeout_s:g} s; raise "
+            "data.timeout_s if it is meant to be that slow"
+        ) from error
+    pool.dismiss(worker)
+    if not format.claims:
+        raise ConfigError(
+            f"WorldModelReward is set, but replies in {type(format).__name__} say nothing about "
+            "the state; set data.env's format to Grounding, TransitionModeling or WorldModeling, "
+            "or leave the callback out"
+        )
+    if state is None:
+        raise ConfigError(
+            "WorldModelReward is set, but the environment's state() is None, so there is no truth "
+            "to judge claims against; implement it, or leave the callback out"
+        )
+    return system_prompt
