@@ -98,4 +98,6 @@ def _caption(turn: Turn) -> str:
     lines = [turn.reply.text, f"reward {turn.reward:+.2f}"]
     if turn.reply.problem is not None:
         lines.insert(1, f"[{turn.reply.problem}]")
+    if turn.observation.hint:
+        lines.insert(0, f"[told: {turn.observation.hint}]")
     return "\n".join(lines)

@@ -28,13 +28,19 @@ EnvironmentFactory = Callable[[], Environment]
 
 
 def reset(
-    environment: Environment, seed: int, transition_seed: int
+    environment: Environment, seed: int, transition_seed: int, iteration: int = 0
 ) -> tuple[str, ReplyFormat, Observation]:
     """Start an episode; returns the system prompt, the reply format and the first observation."""
+    environment.at_iteration(iteration)
     observation = environment.reset(seed, transition_seed)
     if not isinstance(observation, Observation):
         raise EnvError(f"the answer is of type {type(observation).__name__}, not Observation")
     return environment.system_prompt(), environment.format, observation
+
+
+def replays(environment: Environment) -> bool:
+    """Whether an episode can be played again."""
+    return environment.replays
 
 
 def step(environment: Environment, reply: Reply) -> StepResult:
