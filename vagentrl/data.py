@@ -197,8 +197,10 @@ class RolloutDataModule(LightningDataModule):
         self.renderer.self_test()
         self.engine.prepare(self.renderer.vocabulary(context_room))
         if self.worker_kind == "thread":  # wrong settings show here, not in every episode
-            for factory in self.environments.values():
-                factory().close()
+            for name, factory in self.environments.items():
+                environment = factory()
+                self._check_replays(name, environment)
+                environment.close()
         pools = {
             name: WorkerPool(
                 factory,
@@ -312,7 +314,10 @@ class RolloutDataModule(LightningDataModule):
                 episodes = self._training_episodes(iteration, round * wanted, wanted)
                 play = partial(self.collector.collect, episodes)
             else:
-                play = partial(self.collector.collect_turns, self._lanes, batches * self.turns)
+                turns = batches * self.turns
+                play = partial(
+                    self.collector.collect_turns, self._lanes, turns, iteration=iteration
+                )
             trajectories = self._play(agent, play, self.sampling)
             played = [t for t in trajectories if t.error is None]
             for behaviour in agent.behaviours():
@@ -346,6 +351,7 @@ class RolloutDataModule(LightningDataModule):
                 seed=train_seed(_mix(self.seed, iteration, 2, group)),
                 group_id=group,
                 private_seed=_mix(self.seed, iteration, 3, group, member),
+                iteration=iteration,
             )
             for group in range(first, first + count)
             for member in range(self.group_size)
@@ -371,6 +377,14 @@ class RolloutDataModule(LightningDataModule):
             raise ConfigError(
                 f"data.turns is {self.turns} and model.advantage is {name}, which needs episodes "
                 "from start to end; choose an estimator with a critic, or leave data.turns out"
+            )
+
+    def _check_replays(self, name: str, environment: Environment) -> None:
+        if self.turns is not None and name == TRAIN and not environment.replays:
+            raise ConfigError(
+                f"data.turns is {self.turns}, but {type(environment).__name__} cannot play an "
+                "episode again, so a run could not be resumed; for hints from an endpoint set "
+                "EndpointFeedback.record, or leave data.turns out"
             )
 
     def _check_importance(self, loss: PolicyLoss) -> None:
@@ -406,7 +420,7 @@ class RolloutDataModule(LightningDataModule):
         """Play held-out episodes; the trained environment reports under ``val/``, others under
         ``val/NAME/``."""
         episodes = [
-            Episode(environment, seed, group_id=number, private_seed=_mix(seed, 4))
+            Episode(environment, seed, number, _mix(seed, 4), agent.iteration)
             for number, seed in enumerate(seeds)
         ]
         play = partial(self.collector.collect, episodes)

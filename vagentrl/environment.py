@@ -48,6 +48,14 @@ class Environment(ABC):
     def __init__(self, format: ReplyFormat | None = None) -> None:
         self.format = format if format is not None else FreeThink()
 
+    @property
+    def replays(self) -> bool:
+        """Whether seeds and replies decide all that it shows: an episode can be played again."""
+        return True
+
+    def at_iteration(self, iteration: int) -> None:  # noqa: B027 (most environments do not change)
+        """Take note, before each `reset`, of the iteration that the episode is played for."""
+
     @abstractmethod
     def system_prompt(self) -> str:
         """The task and the reply format, in words; the same for every episode."""

@@ -36,10 +36,18 @@ Stop = Literal["terminated", "truncated", "cut", "failed"]
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees: text with one ``<image>`` placeholder per image, in reading order."""
+    """What the agent sees: text with one ``<image>`` placeholder per image, in reading order.
+
+    Attributes:
+        text: What the environment shows.
+        images: Its images.
+        hint: What a second model says about it, on a line of its own after the text. It is no part
+            of the state: two observations that differ in the hint alone show the same.
+    """
 
     text: str
     images: tuple[Image, ...] = ()
+    hint: str = ""
 
     def __post_init__(self) -> None:
         placeholders = self.text.count(IMAGE_PLACEHOLDER)

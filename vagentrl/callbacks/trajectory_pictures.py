@@ -100,4 +100,6 @@ def _caption(turn: Turn) -> str:
     lines += [f"{kind} {score:.2f}" for kind, score in turn.scores.items()]
     if turn.reply.problem is not None:
         lines.insert(1, f"[{turn.reply.problem}]")
+    if turn.observation.hint:
+        lines.insert(0, f"[told: {turn.observation.hint}]")
     return "\n".join(lines)

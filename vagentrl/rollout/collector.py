@@ -16,7 +16,7 @@ from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, reset, step
+from vagentrl.rollout.workers import Worker, WorkerPool, replays, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 T = TypeVar("T")
@@ -34,12 +34,14 @@ class Episode:
         group_id: Episodes of one group share `seed` and nothing else.
         private_seed: Decides everything that members of a group do not share: the randomness of
             transitions and of sampling.
+        iteration: Of the training, for environments that change with it.
     """
 
     environment: str
     seed: int
     group_id: int
     private_seed: int
+    iteration: int = 0
 
 
 class Collector:
@@ -145,6 +147,7 @@ class Collector:
         sampling: Sampling,
         on_end: OnEnd = lambda trajectory: None,
         on_turn: OnTurn = lambda turn: None,
+        iteration: int = 0,
     ) -> list[Trajectory]:
         """Play so many turns in every lane, however long its episodes are (Verlog).
 
@@ -158,6 +161,7 @@ class Collector:
             sampling: How replies are sampled.
             on_end: Called with each trajectory as it ends or is cut.
             on_turn: Called with each turn as it ends.
+            iteration: Of the training, for the episodes that begin.
 
         Returns:
             Trajectories, lane after lane, in the order in which they were played.
@@ -170,7 +174,7 @@ class Collector:
         async def play(lane: Lane) -> list[Trajectory]:
             trajectories: list[Trajectory] = []
             for left in reversed(range(turns)):
-                running = await lane.turn(self, sampling, on_turn)
+                running = await lane.turn(self, sampling, on_turn, iteration)
                 if left == 0 or running.stop is not None:
                     trajectories.append(running.take())
                     on_end(trajectories[-1])
@@ -202,17 +206,24 @@ class Lane:
     def __init__(self, episodes: Callable[[int], Episode]) -> None:
         self._episodes = episodes
         self._number = 0
+        self._iteration = 0  # in which the episode began
         self._replies_before: list[tuple[tuple[int, ...], Finish]] = []  # to play again
         self._running: RunningEpisode | None = None
         self._worker: Worker | None = None
 
     async def turn(
-        self, collector: Collector, sampling: Sampling, on_turn: OnTurn
+        self,
+        collector: Collector,
+        sampling: Sampling,
+        on_turn: OnTurn = lambda turn: None,
+        iteration: int = 0,
     ) -> RunningEpisode:
         """Play one turn; an episode that is over gives way to the next."""
         if self._running is not None and self._running.stop is not None:
             self._running, self._number = None, self._number + 1
-        episode = self._episodes(self._number)
+        if self._running is None and not self._replies_before:
+            self._iteration = iteration
+        episode = replace(self._episodes(self._number), iteration=self._iteration)
         pool = collector.pools[episode.environment]
         running = self._running = self._running or RunningEpisode(collector, episode)
         try:
@@ -241,11 +252,15 @@ class Lane:
         """What it takes to go on elsewhere: which episode, and all that was replied in it."""
         replies = self._replies_before if self._running is None else self._running.replies
         over = self._running is not None and self._running.stop is not None
-        return {"number": self._number + over, "replies": [] if over else list(replies)}
+        return {
+            "number": self._number + over,
+            "iteration": self._iteration,
+            "replies": [] if over else list(replies),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there: the episode is played again, which its seeds allow."""
-        self._number = state["number"]
+        self._number, self._iteration = state["number"], state["iteration"]
         self._replies_before = [(tuple(ids), finish) for ids, finish in state["replies"]]
         self._running = None
 
@@ -282,7 +297,7 @@ class RunningEpisode:
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
         system_prompt, self._format, observation = await self._pool.run(
-            worker, reset, episode.seed, self._transition_seed
+            worker, reset, episode.seed, self._transition_seed, episode.iteration
         )
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
@@ -366,6 +381,11 @@ class RunningEpisode:
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
         """Bring the environment to where these replies had brought it."""
+        if replies and not await self._pool.run(self._worker, replays):
+            raise EnvError(
+                f"environment {self.episode.environment!r} cannot play an episode again, so this "
+                "one cannot go on after a break; its seeds must decide all that it shows"
+            )
         for reply_ids, finish in replies:
             await self.reply(reply_ids, (0.0,) * len(reply_ids), finish)
             if self.stop is not None:

@@ -178,9 +178,10 @@ class Renderer:
             Observation(f" Turn 1.\n{mark} What now? ", pictures),
             Observation(mark, pictures),
             Observation(f"\n\nNo. 3: «é»{mark}\n", pictures),
+            Observation(f"{mark}No. 4\n", pictures, hint="Try up. "),
         ]
         for system in ("", "You play a game.\n"):
-            self.compare(system, observations, ["Left.", "Up Up"])
+            self.compare(system, observations, ["Left.", "Up Up", "Up"])
 
     def compare(
         self, system: str, observations: Sequence[Observation], replies: Sequence[str]
@@ -217,7 +218,7 @@ class Renderer:
     def _by_template(
         self, system: str, observations: Sequence[Observation], replies: Sequence[str]
     ) -> list[int]:
-        texts = [observation.text for observation in observations]
+        texts = [_with_hint(observation.text, observation) for observation in observations]
         if system and self._template.around_system is None:
             texts[0] = f"{system}\n\n{texts[0]}"
             system = ""
@@ -259,6 +260,7 @@ class Renderer:
         """What the user says: text, and for each image the tokens that stand for it."""
         texts = observation.text.split(IMAGE_PLACEHOLDER)
         texts[0] = opening + texts[0]
+        texts[-1] = _with_hint(texts[-1], observation)  # after the split: a hint shows no image
         if self._template.trims_user:
             texts[0] = texts[0].lstrip()
             texts[-1] = texts[-1].rstrip()
@@ -279,6 +281,10 @@ def _refuse_images(images: Sequence[Image] = ()) -> NoReturn:
         "an observation shows an image but the model reads text only; take a model that reads "
         "images, or let the environment render text"
     )
+
+
+def _with_hint(text: str, observation: Observation) -> str:
+    return f"{text}\n{observation.hint}" if observation.hint else text
 
 
 def _backend_without(tokenizer: PreTrainedTokenizerFast, control: set[int]) -> Tokenizer:

@@ -28,9 +28,10 @@ EnvironmentFactory = Callable[[], Environment]
 
 
 def reset(
-    environment: Environment, seed: int, transition_seed: int
+    environment: Environment, seed: int, transition_seed: int, iteration: int = 0
 ) -> tuple[str, ReplyFormat, Observation]:
     """Start an episode; returns the system prompt, the reply format and the first observation."""
+    environment.at_iteration(iteration)
     observation = environment.reset(seed, transition_seed)
     if not isinstance(observation, Observation):
         raise EnvError(f"the answer is of type {type(observation).__name__}, not Observation")
@@ -41,6 +42,11 @@ def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     """The system prompt, the reply format and the true state at the start of some episode."""
     environment.reset(train_seed(0))
     return environment.system_prompt(), environment.format, environment.state()
+
+
+def replays(environment: Environment) -> bool:
+    """Whether an episode can be played again."""
+    return environment.replays
 
 
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:

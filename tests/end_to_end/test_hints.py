@@ -1,0 +1,162 @@
+"""Runs in which the agent is given hints."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import runs
+from vagentrl.cli import main
+from vagentrl.commands import VagentCLI
+from vagentrl.environment import is_held_out
+from vagentrl.errors import ChatError, ConfigError
+from vagentrl.feedback import FeedbackModel, Hint, Schedule, Situation, VerbalFeedback
+from vagentrl.rollout.collate import collate
+from vagentrl.types import Trajectory
+
+HINTS = Path(__file__).parents[1] / "data" / "toy_hints.yaml"
+
+
+class Moody(FeedbackModel):
+    """Has no answer for some episodes, and never says the same twice."""
+
+    @property
+    def replays(self) -> bool:
+        return False
+
+    def hint(self, situation: Situation) -> Hint:
+        if situation.seeds[1] % 2:
+            raise ChatError("no answer after 3 attempts")
+        return Hint("go")
+
+
+def arguments(*overrides: str) -> list[str]:
+    return ["--config", str(HINTS), "--model.policy", runs.checkpoint(), *overrides]
+
+
+def fit(*overrides: str) -> VagentCLI:
+    return VagentCLI(["fit", *arguments(*overrides)])
+
+
+def last_checkpoint(cli: VagentCLI) -> str:
+    return str(runs.folder(cli) / "checkpoints" / "last.ckpt")
+
+
+def played(cli: VagentCLI) -> list[Trajectory]:
+    return cli.datamodule.trajectories
+
+
+def test_settings_nest_and_can_be_printed(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["fit", *arguments("--print_config")])
+    printed = capsys.readouterr().out
+    config = yaml.safe_load(printed[printed.index("seed_everything:") :])  # libraries speak first
+    env = config["data"]["env"]["init_args"]
+    assert env["env"]["class_path"] == "tests.toy.Countdown"
+    assert env["env"]["init_args"]["turn_limit"] == 7
+    assert env["feedback"]["init_args"]["right"] == 0.7
+    assert env["epsilon"] == {"start": 1.0, "end": 0.5, "iterations": 2, "shape": "linear"}
+    environment = VagentCLI(arguments(), run=False).datamodule.environments["train"]()
+    assert isinstance(environment, VerbalFeedback)
+    assert environment.epsilon == Schedule(1.0, 0.5, 2)
+    number = "--data.env.init_args.epsilon=0.25"
+    environment = VagentCLI(arguments(number), run=False).datamodule.environments["train"]()
+    assert isinstance(environment, VerbalFeedback)
+    assert environment.epsilon == 0.25
+
+
+def test_hints_are_seen_but_never_learned_nor_paid(run_dir: Path):
+    run = fit("--trainer.max_epochs=1")
+    renderer = run.datamodule.renderer
+    hinted = [t for t in played(run) if any(turn.observation.hint for turn in t.turns)]
+    assert hinted
+    for trajectory in hinted:
+        for number, turn in enumerate(trajectory.turns):
+            hint, written = turn.observation.hint, renderer.decode(turn.prompt.ids)
+            assert hint in ("Hint: Try go.", "Hint: Try wait.", "")
+            assert f"{turn.observation.text}\n{hint}" in written if hint else "Hint" not in written
+            assert number == 0 or "Hints" not in written  # the note stands in the system prompt
+    rows = collate(hinted, renderer, temperature=1.0)
+    replies = [id for t in hinted for turn in t.turns for id in turn.reply_ids]
+    assert rows.input_ids[rows.action_mask].tolist() == replies  # and nothing else
+    assert not rows.rewards[~rows.action_mask].any()
+    paid = sum(turn.reward for t in hinted for turn in t.turns)
+    assert float(rows.rewards.sum()) == pytest.approx(paid)
+    # 1 for counting down to the end, -0.25 for every other turn: nothing for a hint
+    assert {turn.reward for t in hinted for turn in t.turns} <= {1.0, -0.25}
+
+
+def test_the_same_state_with_another_hint_is_the_same_state(run_dir: Path):
+    run = fit("--trainer.max_epochs=1", "--data.groups=1", "--data.group_size=1")
+    [trajectory] = played(run)
+    rows = collate([trajectory], run.datamodule.renderer, temperature=1.0)
+    seen: dict[str, set[int]] = {}
+    hints: dict[str, set[str]] = {}
+    for number, turn in enumerate(trajectory.turns):
+        text = turn.observation.text
+        states = set(rows.state_ids[rows.turn_ids == number].tolist())
+        seen.setdefault(text, set()).update(states)
+        hints.setdefault(text, set()).add(turn.observation.hint)
+    assert all(len(states) == 1 for states in seen.values())
+    assert max(map(len, hints.values())) > 1  # else this would show nothing
+
+
+def test_evaluations_are_without_hints_and_where_wanted_with(run_dir: Path):
+    run = fit()
+    plain, hinted = (run.datamodule.evaluated[name] for name in ("train", "hinted"))
+    assert all(is_held_out(t.seed) for t in (*plain, *hinted))
+    assert {turn.observation.hint for t in plain for turn in t.turns} == {""}
+    assert any(turn.observation.hint for t in hinted for turn in t.turns)
+    board = runs.events(run)
+    assert [e.value for e in board.Scalars("val/hints")] == [0.0, 0.0]
+    told = [turn.metrics["hints"] for t in played(run) for turn in t.turns]
+    assert board.Scalars("rollout/hints")[-1].value == pytest.approx(sum(told) / len(told))
+    for name in ("hint_tokens", "hint_cost", "hint_failures", "explore_hints", "hints_followed"):
+        assert len(board.Scalars(f"rollout/{name}")) == 2
+
+
+def test_a_model_without_an_answer_is_counted(run_dir: Path):
+    run = fit("--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody")
+    turns = [turn for t in played(run) for turn in t.turns]
+    failed = [turn.metrics["hint_failures"] for turn in turns]
+    assert 0 < sum(failed) < len(failed)
+    value = runs.events(run).Scalars("rollout/hint_failures")[-1].value
+    assert value == pytest.approx(sum(failed) / len(failed))
+
+
+def test_a_model_without_an_answer_can_fail_the_episode(run_dir: Path):
+    run = fit(
+        "--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody",
+        "--data.env.init_args.on_failure=fail_episode",
+        "--data.groups=4",
+        "--trainer.max_epochs=1",
+    )
+    errors = [t.error for t in played(run)]
+    assert None in errors
+    assert any(error and "ChatError: no answer after 3 attempts" in error for error in errors)
+
+
+@pytest.mark.parametrize("settings", [(), ("--data.turns=3",)], ids=["episodes", "turns"])
+def test_two_and_two_iterations_are_four_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
+    whole = fit(*settings, "--trainer.max_epochs=4")
+    half = fit(*settings, "--trainer.max_epochs=2")
+    resumed = fit(*settings, "--trainer.max_epochs=4", "--ckpt_path", last_checkpoint(half))
+    assert any(turn.observation.hint for t in played(whole) for turn in t.turns)
+    assert runs.fingerprint(half.model) != runs.fingerprint(whole.model)
+    assert runs.fingerprint(resumed.model) == runs.fingerprint(whole.model)
+
+
+def test_what_cannot_be_played_again_cannot_go_on_from_batch_to_batch(run_dir: Path):
+    moody = "--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody"
+    with pytest.raises(ConfigError, match=r"set EndpointFeedback\.record, or leave data\.turns"):
+        fit(moody, "--data.turns=3")
+
+
+def test_processes_give_the_same_hints_as_threads(run_dir: Path):
+    threads = fit("--trainer.max_epochs=1", "--data.workers=thread")
+    processes = fit("--trainer.max_epochs=1", "--data.workers=process", "--data.max_workers=2")
+    told = [[turn.observation.hint for t in played(run) for turn in t.turns] for run in
+            (threads, processes)]  # fmt: skip
+    assert told[0] == told[1]
+    assert len(set(told[0])) > 1
+    assert runs.fingerprint(threads.model) == runs.fingerprint(processes.model)
