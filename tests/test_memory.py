@@ -52,7 +52,8 @@ def test_what_is_reckoned_for_activations_is_enough_and_not_twice_as_much(
         num_attention_heads=8,
         num_key_value_heads=kv_heads,
     )
-    model = Qwen2Model(config).to(dtype).eval()
+    model: Any = Qwen2Model(config)
+    model.to(dtype).eval()
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in model.modules():

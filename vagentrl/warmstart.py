@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
+from vagentrl.collection import TRAIN
 from vagentrl.contexts import FullHistory
-from vagentrl.data import TRAIN, RolloutDataModule
+from vagentrl.data import RolloutDataModule
 from vagentrl.environment import ActionEnvironment, Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer

@@ -117,7 +117,7 @@ def test_an_episode_of_400_turns_costs_no_more_than_a_short_one(run_dir: Path):
         )
         assert max(len(turn.prompt.ids) for turn in trajectory.turns) == longest
         assert trajectory.end is not None and trajectory.end.whole
-    for lane in run.datamodule._lanes:
+    for lane in run.datamodule.source.lanes:
         assert len(lane.state_dict()["replies"]) == 400
 
 

@@ -26,7 +26,7 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
     run = runs.prepare(*AHEAD)
     threads: list[tuple[int, str]] = []
     evaluated: list[tuple[int, int]] = []
-    collect, evaluate = run.datamodule._collect, run.datamodule.evaluate
+    collect, evaluate = run.datamodule.source.collect, run.datamodule.evaluate
     engine: Engine = run.datamodule.engine
 
     def watched(agent: Any, iteration: int) -> Any:
@@ -38,7 +38,7 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
         evaluated.append((agent.iteration, engine.policy_version))
         return metrics
 
-    monkeypatch.setattr(run.datamodule, "_collect", watched)
+    monkeypatch.setattr(run.datamodule.source, "collect", watched)
     monkeypatch.setattr(run.datamodule, "evaluate", watched_evaluation)
     run.trainer.fit(run.model, run.datamodule)
     assert threads == [(0, "MainThread"), (1, "collect"), (2, "collect")]

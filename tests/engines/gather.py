@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from vagentrl.engines.vllm.weights import weights_of
@@ -29,7 +30,7 @@ def main(kind: str, rank: str, port: str) -> None:
 def share_fsdp(model: nn.Module) -> dict[str, int]:
     """Shard the model; numbers that this rank holds of each weight."""
     torch.distributed.init_process_group("gloo")
-    mesh = torch.distributed.init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (2,))
     fully_shard(model, mesh=mesh)
     return {name: weight.to_local().numel() for name, weight in model.named_parameters()}  # pyright: ignore
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from vagentrl.callbacks import WorldModelReward
-from vagentrl.data import TRAIN
+from vagentrl.collection import TRAIN
 from vagentrl.formats import WorldModeling
 from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl.judging import (

@@ -10,7 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image, ImageOps
 
-from vagentrl.data import TRAIN
+from vagentrl.collection import TRAIN
 from vagentrl.errors import ConfigError
 from vagentrl.viewer.pictures import episode_strip, text_frame
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning import LightningModule, Trainer
 
 from vagentrl.callbacks.base import AgentCallback
-from vagentrl.data import TRAIN
+from vagentrl.collection import TRAIN
 from vagentrl.errors import ConfigError, EnvError, JudgeError, RolloutError
 from vagentrl.judge import Judge, Verdict
 from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty

@@ -1,0 +1,217 @@
+"""An iteration's episodes: which are played, with which weights, and when."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vagentrl.engine import Sampling
+from vagentrl.environment import train_seed
+from vagentrl.filters import select_groups
+from vagentrl.rollout.collector import Episode, Lane, OnEnd, OnTurn
+from vagentrl.rollout.report import episode_report
+from vagentrl.types import Trajectory, Turn
+
+if TYPE_CHECKING:
+    from vagentrl.data import RolloutDataModule
+    from vagentrl.modules.agent import AgentModule
+
+log = logging.getLogger(__name__)
+
+TRAIN = "train"
+"""Name of the environment that is trained on; others are named in `val_envs`."""
+
+
+@dataclass
+class Collection:
+    """What was played for an iteration, what of it is learned from, and how it went."""
+
+    trajectories: list[Trajectory]
+    kept: list[Trajectory]
+    report: dict[str, float]
+
+
+class EpisodeSource:
+    """Plays the episodes of iterations and evaluations, in their turn or ahead of it.
+
+    Args:
+        data: Says what is played, and has the collector that plays it.
+    """
+
+    def __init__(self, data: RolloutDataModule) -> None:
+        self._data = data
+        self._ahead: Future[Collection] | None = None
+        self._background = ThreadPoolExecutor(1, "collect")
+        lanes = 0 if data.turns is None else data.groups * data.group_size
+        self.lanes = [Lane(partial(self._lane_episode, lane)) for lane in range(lanes)]
+
+    def next(self, agent: AgentModule) -> Collection:
+        """This iteration's episodes; if the next ones may be stale, they are begun."""
+        data = self._data
+        if self._ahead is None:
+            sync = self._sync(agent)
+            collection = self.collect(agent, agent.iteration)
+            collection.report["time/sync"] = sync
+        else:
+            started = time.perf_counter()
+            collection, self._ahead = self._ahead.result(), None
+            collection.report["time/wait"] = time.perf_counter() - started
+        versions = [trajectory.policy_version for trajectory in collection.trajectories]
+        staleness = agent.iteration - sum(versions) / len(versions)
+        collection.report["rollout/staleness"] = staleness if agent.actor_is_training else 0.0
+        more = agent.iteration + 1 < (agent.trainer.max_epochs or 0)
+        if data.staleness and more and agent.actor_is_training:
+            collection.report["time/sync"] = self._sync(agent)
+            self._ahead = self._background.submit(self.collect, agent, agent.iteration + 1)
+        else:
+            data.engine.rest()
+        return collection
+
+    def collect(self, agent: AgentModule, iteration: int) -> Collection:
+        """Play an iteration's episodes, more of them while the filter keeps too few."""
+        data, engine = self._data, self._data.engine
+        tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
+        batches = 1
+        if not agent.actor_is_training:  # the same for every round, also for one that is resumed
+            iteration, batches = 0, agent.warmup.batches
+        wanted = batches * data.groups
+        everything: list[Trajectory] = []
+        kept: list[list[Trajectory]] = []
+        spreads: list[float] = []
+        for round in range(data.filter.rounds):
+            if data.turns is None:
+                episodes = self._training_episodes(iteration, round * wanted, wanted)
+                play = partial(data.collector.collect, episodes)
+            else:
+                turns = batches * data.turns
+                play = partial(data.collector.collect_turns, self.lanes, turns, iteration=iteration)
+            trajectories = self._play(agent, play, data.sampling)
+            played = [t for t in trajectories if t.error is None]
+            for behaviour in agent.behaviours():
+                played = behaviour.on_trajectories(agent, played)
+            everything += [t for t in trajectories if t.error is not None] + played
+            learnable = [t for t in played if t.error is None]
+            groups, round_spreads = select_groups(learnable, data.filter)
+            kept += groups
+            spreads += round_spreads
+            if len(kept) >= wanted:
+                break
+        if data.filter.rounds > 1:
+            kept = kept[:wanted]
+        wall, busy = time.perf_counter() - started, engine.busy_s - busy
+        report = episode_report(everything, "rollout/") | {
+            "time/generate": busy,
+            "time/environment": wall - busy,
+            "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
+            "rollout/tokens_per_s": (engine.sampled_tokens - tokens) / wall,
+            "rollout/kept_groups": len(kept) / max(len(spreads), 1),
+            "rollout/group_std": sum(spreads) / max(len(spreads), 1),
+        }
+        for behaviour in agent.behaviours():
+            behaviour.on_report(agent, report)
+        return Collection(everything, [member for group in kept for member in group], report)
+
+    def evaluate(
+        self, agent: AgentModule, environment: str, seeds: Sequence[int]
+    ) -> list[Trajectory]:
+        """Play episodes with the newest weights, to look at and not to learn from."""
+        data = self._data
+        episodes = [
+            Episode(environment, seed, number, mix(seed, 4), agent.iteration)
+            for number, seed in enumerate(seeds)
+        ]
+        play = partial(data.collector.collect, episodes)
+        self.wait()  # for what was begun with older weights
+        self._sync(agent)
+        trajectories = self._play(agent, play, data.val_sampling, training=False)
+        data.engine.rest()
+        for behaviour in agent.behaviours():
+            trajectories = behaviour.on_evaluation(agent, trajectories)
+        return trajectories
+
+    def wait(self) -> None:
+        """Until nothing is being played ahead."""
+        if self._ahead is not None:
+            wait([self._ahead])
+
+    def close(self) -> None:
+        self.wait()
+        for lane in self.lanes:
+            lane.close(self._data.collector)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lanes": [lane.state_dict() for lane in self.lanes]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for lane, state in zip(self.lanes, state_dict.get("lanes", []), strict=False):
+            lane.load_state_dict(state)
+
+    def _training_episodes(self, iteration: int, first: int, count: int) -> list[Episode]:
+        seed = self._data.seed
+        return [
+            Episode(
+                TRAIN,
+                seed=train_seed(mix(seed, iteration, 2, group)),
+                group_id=group,
+                private_seed=mix(seed, iteration, 3, group, member),
+                iteration=iteration,
+            )
+            for group in range(first, first + count)
+            for member in range(self._data.group_size)
+        ]
+
+    def _lane_episode(self, lane: int, number: int) -> Episode:
+        seed = self._data.seed
+        return Episode(
+            TRAIN,
+            seed=train_seed(mix(seed, 5, lane, number)),
+            group_id=lane,
+            private_seed=mix(seed, 6, lane, number),
+        )
+
+    def _sync(self, agent: AgentModule) -> float:
+        """Let the engine sample from the current weights; the seconds that it took."""
+        started = time.perf_counter()
+        self._data.engine.update_weights(agent.actor.policy, agent.iteration)
+        return time.perf_counter() - started
+
+    def _play(
+        self,
+        agent: AgentModule,
+        play: Callable[[Sampling, OnEnd, OnTurn], list[Trajectory]],
+        sampling: Sampling,
+        *,
+        training: bool = True,
+    ) -> list[Trajectory]:
+        behaviours = list(agent.behaviours())
+
+        def on_end(trajectory: Trajectory) -> None:
+            for behaviour in behaviours:
+                behaviour.on_episode_end(agent, trajectory)
+
+        def on_turn(turn: Turn) -> None:
+            for behaviour in behaviours:
+                behaviour.on_turn_end(agent, turn, training=training)
+
+        trajectories = play(sampling, on_end, on_turn)
+        if failed := [t for t in trajectories if t.error is not None]:
+            log.warning(
+                "%d of %d episodes failed; the first: %s",
+                len(failed),
+                len(trajectories),
+                failed[0].error,
+            )
+        return trajectories
+
+
+def mix(*numbers: int) -> int:
+    """A 62-bit seed out of several numbers; the same in every process."""
+    words: Any = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
+    return int(words[0] >> 2)
