@@ -68,7 +68,7 @@ REFUSED = {
     "--data.env=vagentrl.formats.Grounding": (
         "data.env is vagentrl.formats.Grounding, but should be a subclass of Environment"
     ),
-    "--data.engine=vagentrl.engines.Xyz": "data.engine: there is no 'Nope' in vagentrl.engines",
+    "--data.engine=vagentrl.engines.Xyz": "data.engine: there is no 'Xyz' in vagentrl.engines",
     "--trainer.callbacks+=vagentrl.callbacks.RunSumary": (
         "trainer.callbacks: there is no 'RunSumary' in vagentrl.callbacks "
         "(did you mean RunSummary?)"
