@@ -6,8 +6,9 @@ The tiny text model plays Sokoban; every reply has exactly so many tokens (the p
 allows 200). What is true of the room is handed to a judge as a claim as soon as a turn ends; the
 judge asks a server of straw in a process of its own, which answers after the latency. Rollouts
 without judging, with a judge beside them in the process and with one `Apart` take turns, from the
-same seeds, so that they play the same episodes. The table has medians: seconds to the last verdict,
-and seconds that the trainer's process took of the processor, which other programs hardly blur.
+same seeds, so that they play the same episodes. The table has medians: seconds to the last verdict;
+seconds that the trainer's process took of the processor, which other programs blur less; and those
+of its threads that judge, which they hardly blur.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from vagentrl_envs.sokoban import Sokoban
 from vagentrl_judges.apart import Apart
 from vagentrl_judges.yes_no import YesNo
 
-COLUMNS = ("all_s", "busy_s")
+COLUMNS = ("all_s", "busy_s", "judging_s")
 MODEL, CONTEXT, TURNS, AT_ONCE = "tiny-sokoban-text", 2048, 7, 128
 ROOT = Path(__file__).parents[1]
 
@@ -52,7 +53,7 @@ class Background:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        threading.Thread(target=self._loop.run_forever, name="judging", daemon=True).start()
 
     def start(self, work: Coroutine[Any, Any, Verdict]) -> Future[Verdict]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -88,13 +89,22 @@ class Judged(Sokoban):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of the rollout, to the last verdict, and of the processor; turns, verdicts."""
+    """Seconds of the rollout and to the last verdict; of the processor, all in all and for
+    judging; turns, verdicts."""
 
     rollout_s: float
     all_s: float
     busy_s: float
+    judging_s: float
     turns: int
     verdicts: int
+
+
+def judging_threads_s() -> float:
+    """Seconds of the processor that the threads of this process which judge have taken."""
+    judging = [t for t in threading.enumerate() if t.name in ("judging", "Apart")]
+    idents = [thread.ident for thread in judging if thread.ident is not None]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
 
 
 @contextmanager
@@ -124,14 +134,15 @@ def rollout(
     episodes = [
         Episode("sokoban", 2 * seed, seed, seed) for seed in range(math.ceil(claims / TURNS))
     ]
-    started, busy = time.perf_counter(), time.process_time()
+    started, busy, judging = time.perf_counter(), time.process_time(), judging_threads_s()
     trajectories = collector.collect(episodes, Sampling(max_tokens=args.reply_tokens))
     rollout_s = time.perf_counter() - started
     wait(verdicts)
     all_s, busy_s = time.perf_counter() - started, time.process_time() - busy
+    judging_s = judging_threads_s() - judging
     assert all(verdict.result().score == 1 for verdict in verdicts)  # as the server says
     turns = sum(len(played.turns) for played in trajectories)
-    return Measured(rollout_s, all_s, busy_s, turns, len(verdicts))
+    return Measured(rollout_s, all_s, busy_s, judging_s, turns, len(verdicts))
 
 
 def main() -> None:
@@ -161,16 +172,13 @@ def main() -> None:
         f"{args.latency_ms:g} ms through {args.connections} connections, {args.threads} thread(s), "
         f"medians of {args.repeats}\n"
     )
-    print(
-        "| rollout with | s | added | s of this processor | added | last verdict after the end, s |"
-    )
-    print("|---|---|---|---|---|---|")
-    alone = [statistics.median(getattr(one, w) for one in taken["alone"]) for w in COLUMNS]
+    print("| rollout with | s | s of the processor | of them judging | last verdict after, s |")
+    print("|---|---|---|---|---|")
     for name, measured in taken.items():
         values = [statistics.median(getattr(one, what) for one in measured) for what in COLUMNS]
         lag = statistics.median(one.all_s - one.rollout_s for one in measured)
-        cells = (f"{v:.2f} | {(v - a) / a:+.1%}" for v, a in zip(values, alone, strict=True))
-        print(f"| {name} | {' | '.join(cells)} | {lag:.2f} |")
+        cells = " | ".join(f"{value:.2f}" for value in values)
+        print(f"| {name} | {cells} ({values[2] / values[1]:.1%}) | {lag:.2f} |")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ class _Worker:
         self._numbers = itertools.count()
         self._asked: dict[int, Future[Verdict]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, name="Apart", daemon=True).start()
 
     def submit(self, claim: Claim) -> Future[Verdict]:
         future: Future[Verdict] = Future()
