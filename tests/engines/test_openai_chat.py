@@ -127,15 +127,29 @@ def test_requests_are_spaced_to_keep_the_limit_of_a_minute(monkeypatch: pytest.M
     assert waits == pytest.approx([0.1, 0.2, 0.3, 0.05, 0.1])
 
 
-def test_waiting_for_the_limit_of_a_minute_is_not_the_servers_fault():
-    async def many(chat: OpenAIChat) -> None:
-        await asyncio.gather(*(chat.complete(str(n)) for n in range(4)))
+def test_waiting_for_the_limit_of_a_minute_is_not_the_servers_fault(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Hour:
+        """A pace that lets every request wait for an hour, as one would see it on the clock."""
 
-    with serving(says("hi")) as (_, url):
-        chat = OpenAIChat("straw", url, requests_per_minute=100, patience_s=1)
-        asyncio.run(many(chat))  # the last one waits for 1.8 s
-    assert chat.spent.failures == 0
-    assert chat.spent.queued_s > chat.patience_s
+        passed = 0.0
+
+        async def wait(self) -> float:
+            self.passed += 3600
+            return 3600.0
+
+        def monotonic(self) -> float:
+            return time.monotonic() + self.passed
+
+    hour = Hour()
+    monkeypatch.setattr(endpoint, "time", hour)
+    with serving(refuses(500), says("hi")) as (_, url):
+        chat = OpenAIChat("straw", url, patience_s=60)
+        monkeypatch.setattr(chat, "_pace", hour)
+        assert ask(chat).text == "hi"
+    assert chat.spent.queued_s >= 7200
+    assert chat.spent.seconds < 3600
 
 
 def test_each_event_loop_has_its_own_connections_and_a_copy_has_none():
@@ -228,7 +242,7 @@ def test_what_does_not_pass_is_an_error_and_never_a_reply(fault: str):
         (refuses(400, "bad field"), "400 .*bad field.*extra_body"),
         (refuses(404, "no such model"), "404 .*no such model.*Check url, model"),
         (refuses(429, "pay", code="insufficient_quota"), "429 .*quota is used up"),
-        (says("half an ans", finish="length"), "cut off after 256 tokens: 'half an ans'"),
+        (says("half an ans", finish="length"), "cut off at max_tokens: 'half an ans'"),
         (says(None, finish="content_filter"), "refused: content_filter"),
     ],
 )

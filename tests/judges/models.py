@@ -1,11 +1,13 @@
 """Chat models for tests, and claims about a room."""
 
-from collections.abc import Callable
+import asyncio
+import os
+from collections.abc import Callable, Mapping
 
 from vagentrl.chat import ChatModel, ChatReply
-from vagentrl.errors import ChatError
+from vagentrl.errors import ChatError, JudgeError
 from vagentrl.formats import Representation
-from vagentrl.judge import Claim
+from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl.types import State
 from vagentrl_envs.sokoban import Sokoban
 from vagentrl_envs.sokoban_rooms import Room
@@ -57,3 +59,29 @@ def claim(
     state = state or sokoban().state()
     words = getattr(state, representation) if text is None else text
     return Claim("observation", words, representation, state, rubric)
+
+
+class Moody(Judge):
+    """Does what the claim says; for processes of their own, which cannot read tests' modules."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.waiting = 0
+
+    async def judge(self, claim: Claim) -> Verdict:
+        self.asked += 1
+        match claim.text:
+            case "fail":
+                raise JudgeError("it fails here")
+            case "break":
+                raise ValueError("it breaks here")
+            case "die":
+                os._exit(3)
+            case "wait for twenty":
+                self.waiting += 1
+                while self.waiting < 20:
+                    await asyncio.sleep(0.01)
+        return Verdict(1.0, reason=str(os.getpid()))
+
+    def metrics(self) -> Mapping[str, float]:
+        return {"asked": self.asked}

@@ -134,9 +134,14 @@ class OpenAIChat(ChatModel):
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
-        body: dict[str, Any] = {"messages": messages, "max_completion_tokens": max_tokens}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "max_completion_tokens": max_tokens,
+        }
         if self.temperature is not None:
             body["temperature"] = self.temperature
+        body |= self.extra_body
         session = await self._session()
         arrived = time.monotonic()
         async with session.places:
@@ -164,7 +169,7 @@ class OpenAIChat(ChatModel):
                 clock.tries += 1
                 self.spent.requests += 1
                 answer = await self._send(session, body, self.patience_s - clock.spent())
-                reply = self._reply(answer, body["max_completion_tokens"], session)
+                reply = self._reply(answer, session)
                 self.spent.seconds += clock.spent()
                 return reply
         raise AssertionError("tenacity returns or raises")
@@ -209,13 +214,13 @@ class OpenAIChat(ChatModel):
         limit = min(self.timeout_s, left_s)
         try:
             async with asyncio.timeout(limit):
-                answer = await session.create(
-                    model=self.model,
-                    extra_body=self.extra_body,
-                    extra_headers=session.headers,
-                    **body,
+                # the answer as it came: it is read below, and strictly
+                return await session.client.post(
+                    "/chat/completions",
+                    body=body,
+                    cast_to=str,
+                    options={"headers": session.headers},
                 )
-                return answer.text
         except TimeoutError:
             raise _Problem(
                 f"no whole answer within {limit:.3g} s",
@@ -254,7 +259,7 @@ class OpenAIChat(ChatModel):
         state = "is set" if session.key else "is not set"
         return f"The key is read from the environment variable {self.key_variable}, which {state}"
 
-    def _reply(self, answer: str, max_tokens: int, session: _Session) -> ChatReply:
+    def _reply(self, answer: str, session: _Session) -> ChatReply:
         """The reply in an answer.
 
         Raises:
@@ -273,7 +278,7 @@ class OpenAIChat(ChatModel):
         prompt_tokens, reply_tokens = self._meter(completion)
         if finish == "length":
             raise _Problem(
-                f"the reply was cut off after {max_tokens} tokens: {session.shown(str(text))!r}",
+                f"the reply was cut off at max_tokens: {session.shown(str(text))!r}",
                 "Raise max_tokens of what asks, or let the model reason less",
                 passes=False,
             )
@@ -321,7 +326,6 @@ class _Session:
 
     Attributes:
         client: Holds the connections.
-        create: Asks for a completion, and gives the answer as it came.
         places: As many as there may be connections.
         key: The API key, or nothing.
         headers: Of every request.
@@ -339,7 +343,6 @@ class _Session:
             timeout=None,  # asyncio's also ends an answer that drips
             max_retries=0,  # tenacity's are counted, and know more of what is worth one
         )
-        self.create = self.client.chat.completions.with_raw_response.create
         self.headers = {} if self.key else {"Authorization": Omit()}
         self.places = asyncio.Semaphore(chat.max_connections)
         self.life = _close_at_the_end(self.client)

@@ -1,0 +1,185 @@
+"""What judging adds to the rollout that it accompanies, in the same process and in another.
+
+    OMP_NUM_THREADS=1 python scripts/benchmark_judges.py [--claims 1000] [--reply_tokens 200]
+
+The tiny text model plays Sokoban; every reply has exactly so many tokens (the published set-up
+allows 200). What is true of the room is handed to a judge as a claim as soon as a turn ends; the
+judge asks a server of straw in a process of its own, which answers after the latency. Rollouts
+without judging, with a judge beside them in the process and with one `Apart` take turns, from the
+same seeds, so that they play the same episodes. The table has medians: seconds to the last verdict;
+seconds that the trainer's process took of the processor, which other programs blur less; and those
+of its threads that judge, which they hardly blur.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vagentrl.engine import Sampling
+from vagentrl.engines import OpenAIChat, TransformersEngine
+from vagentrl.formats import NoThink
+from vagentrl.judge import Claim, Judge, Verdict
+from vagentrl.models.load import checkpoint_path, load_policy
+from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.renderer import Renderer
+from vagentrl.rollout.workers import WorkerPool
+from vagentrl.types import Reply, StepResult
+from vagentrl_envs.sokoban import Sokoban
+from vagentrl_judges.apart import Apart
+from vagentrl_judges.yes_no import YesNo
+
+COLUMNS = ("all_s", "busy_s", "judging_s")
+MODEL, CONTEXT, TURNS, AT_ONCE = "tiny-sokoban-text", 2048, 7, 128
+ROOT = Path(__file__).parents[1]
+
+
+class Background:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="judging", daemon=True).start()
+
+    def start(self, work: Coroutine[Any, Any, Verdict]) -> Future[Verdict]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+class Judged(Sokoban):
+    """Hands a claim to a judge as soon as a reply is there. Replies are babble, so nothing moves.
+
+    Args:
+        judge: Who judges; None: nobody.
+        background: Where.
+        verdicts: What is under way.
+        limit: Claims to judge.
+    """
+
+    def __init__(
+        self,
+        judge: Judge | None,
+        background: Background,
+        verdicts: list[Future[Verdict]],
+        limit: int,
+    ) -> None:
+        super().__init__(size=6, observation="text", turn_limit=TURNS, format=NoThink())
+        self.judge, self.background, self.verdicts, self.limit = judge, background, verdicts, limit
+
+    def step(self, reply: Reply) -> StepResult:
+        if self.judge is not None and len(self.verdicts) < self.limit:
+            state = self.state()
+            claim = Claim("observation", state.natural, "natural", state, self.rubric())
+            self.verdicts.append(self.background.start(self.judge.judge(claim)))
+        return super().step(reply)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of the rollout and to the last verdict; of the processor, all in all and for
+    judging; turns, verdicts."""
+
+    rollout_s: float
+    all_s: float
+    busy_s: float
+    judging_s: float
+    turns: int
+    verdicts: int
+
+
+def judging_threads_s() -> float:
+    """Seconds of the processor that the threads of this process which judge have taken."""
+    judging = [t for t in threading.enumerate() if t.name in ("judging", "Apart")]
+    idents = [thread.ident for thread in judging if thread.ident is not None]
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
+
+
+@contextmanager
+def server(latency_s: float) -> Iterator[str]:
+    """The address of a server of straw in a process of its own."""
+    command = [sys.executable, "-m", "tests.chat_server", "--latency_s", str(latency_s)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+
+
+def rollout(
+    judge: Judge | None, background: Background, args: argparse.Namespace, claims: int
+) -> Measured:
+    policy, renderer = load_policy(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
+    engine = TransformersEngine()
+    vocabulary = renderer.vocabulary(CONTEXT)
+    banned = vocabulary.banned_ids | vocabulary.stop_ids  # replies never end by themselves
+    engine.prepare(replace(vocabulary, banned_ids=banned))
+    engine.update_weights(policy, 0)
+    verdicts: list[Future[Verdict]] = []
+    pool = WorkerPool(lambda: Judged(judge, background, verdicts, claims), "sokoban", size=AT_ONCE)
+    collector = Collector(engine, renderer, {"sokoban": pool}, CONTEXT)
+    episodes = [
+        Episode("sokoban", 2 * seed, seed, seed) for seed in range(math.ceil(claims / TURNS))
+    ]
+    started, busy, judging = time.perf_counter(), time.process_time(), judging_threads_s()
+    trajectories = collector.collect(episodes, Sampling(max_tokens=args.reply_tokens))
+    rollout_s = time.perf_counter() - started
+    wait(verdicts)
+    all_s, busy_s = time.perf_counter() - started, time.process_time() - busy
+    judging_s = judging_threads_s() - judging
+    assert all(verdict.result().score == 1 for verdict in verdicts)  # as the server says
+    turns = sum(len(played.turns) for played in trajectories)
+    return Measured(rollout_s, all_s, busy_s, judging_s, turns, len(verdicts))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What judging adds to a rollout.")
+    parser.add_argument("--claims", type=int, default=1000, help="claims to judge")
+    parser.add_argument("--latency_ms", type=float, default=200, help="of each judgement")
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--reply_tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    background = Background()
+    taken: dict[str, list[Measured]] = {}
+    with server(args.latency_ms / 1000) as url:
+        judge = YesNo(OpenAIChat("straw", url, max_connections=args.connections, key_variable=None))
+        ways = {"alone": None, "a judge in this process": judge, "a judge `Apart`": Apart(judge)}
+        for judging in ways.values():
+            rollout(judging, background, args, claims=70)  # to warm up
+        for _ in range(args.repeats):
+            for name, judging in ways.items():
+                measured = rollout(judging, background, args, args.claims)
+                taken.setdefault(name, []).append(measured)
+    last = taken["a judge `Apart`"][-1]
+    print(
+        f"{last.turns} turns of {args.reply_tokens} tokens, {last.verdicts} judgements of "
+        f"{args.latency_ms:g} ms through {args.connections} connections, {args.threads} thread(s), "
+        f"medians of {args.repeats}\n"
+    )
+    print("| rollout with | s | s of the processor | of them judging | last verdict after, s |")
+    print("|---|---|---|---|---|")
+    for name, measured in taken.items():
+        values = [statistics.median(getattr(one, what) for one in measured) for what in COLUMNS]
+        lag = statistics.median(one.all_s - one.rollout_s for one in measured)
+        cells = " | ".join(f"{value:.2f}" for value in values)
+        print(f"| {name} | {cells} ({values[2] / values[1]:.1%}) | {lag:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

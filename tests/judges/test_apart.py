@@ -1,0 +1,61 @@
+import asyncio
+import os
+import pickle
+
+import pytest
+
+from tests.chat_server import says, serving
+from tests.judges.models import Moody, claim
+from vagentrl.engines import OpenAIChat
+from vagentrl.errors import JudgeError
+from vagentrl.judge import Judge, Verdict
+from vagentrl_judges.apart import Apart
+from vagentrl_judges.yes_no import YesNo
+
+
+def ask(judge: Judge, *texts: str) -> list[Verdict | BaseException]:
+    async def together() -> list[Verdict | BaseException]:
+        judging = (judge.judge(claim(text)) for text in texts)
+        return await asyncio.gather(*judging, return_exceptions=True)
+
+    return asyncio.run(together())
+
+
+def test_verdicts_and_failures_come_from_another_process():
+    judge = Apart(Moody())
+    verdict, failed, broken = ask(judge, "who are you", "fail", "break")
+    assert isinstance(verdict, Verdict)
+    assert int(verdict.reason) != os.getpid()
+    assert (type(failed), str(failed)) == (JudgeError, "it fails here")
+    assert (type(broken), str(broken)) == (JudgeError, "ValueError in the judge: it breaks here")
+    assert judge.metrics() == {"asked": 3, "restarts": 0}
+    assert judge.identity() == Moody().identity()
+    [again] = ask(judge, "who are you")  # from another event loop
+    assert again == verdict
+
+
+def test_many_claims_are_judged_at_a_time():
+    verdicts = ask(Apart(Moody()), *["wait for twenty"] * 20)  # each until there are twenty
+    assert all(isinstance(verdict, Verdict) for verdict in verdicts)
+
+
+def test_a_process_that_dies_is_a_failure_and_is_replaced():
+    judge = Apart(Moody())
+    outcomes = ask(judge, "wait for twenty", "die")
+    for outcome in outcomes:
+        with pytest.raises(JudgeError, match="ended with exit code 3 before the verdict"):
+            raise outcome if isinstance(outcome, BaseException) else AssertionError
+    [verdict] = ask(judge, "who are you")
+    assert isinstance(verdict, Verdict)
+    assert judge.metrics()["restarts"] == 1
+
+
+def test_a_judge_of_an_endpoint_works_apart_and_so_does_its_copy():
+    with serving(says("Who knows?")) as (server, url):
+        judge = Apart(YesNo(OpenAIChat("straw", url), repeats=1))
+        for one in (judge, pickle.loads(pickle.dumps(judge))):
+            [failed] = ask(one, "a")
+            with pytest.raises(JudgeError, match="no answer from 2 replies"):
+                raise failed if isinstance(failed, BaseException) else AssertionError
+            assert one.metrics()["requests"] == 2
+    assert len(server.requests) == 4
