@@ -120,7 +120,7 @@ def test_yaml_names_it(
             }
         },
     }
-    env = parser.instantiate_classes(parser.parse_object({"env": written})).env
+    env = parser.instantiate_classes(parser.parse_object({"env": written}))["env"]
     assert type(env.format) is format
     assert env.format.state == (state if format.claims else None)
 
