@@ -1,5 +1,7 @@
+import json
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from vagentrl import warmstart
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
-from vagentrl.formats import Grounding, NoThink
+from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.models.tiny import TinyModel
 from vagentrl.types import (
     Observation,
@@ -108,3 +110,26 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
 def test_a_stage_too_short_for_its_cycle_is_refused():
     with pytest.raises(ConfigError, match="steps is 3; a cycle of learning rates takes at least 4"):
         Stage(0.5, steps=3)
+
+
+def test_a_demonstrator_says_what_a_random_action_would_lead_to_as_often_as_wanted():
+    env = FrozenLake(observation="text", format=WorldModeling("structured"), size=5)
+    rng = np.random.default_rng(0)
+    wrong = {0.0: 0, 1.0: 0}
+    for share, seed in product(wrong, range(60)):
+        env.reset(seed)
+        reply = env.format.parse(Demonstrator(0.0, (), share).reply(env, rng))
+        state = env.state()
+        assert state is not None
+        wrong[share] += reply.observation_claim != state.structured
+        here, said = json.loads(state.structured), json.loads(reply.observation_claim or "")
+        down, right = (a - b for a, b in zip(said["player"], here["player"], strict=True))
+        assert abs(down) + abs(right) <= 1
+    assert wrong[0.0] == 0
+    # from the corner two of four random actions change nothing: half are wrong
+    assert wrong[1.0] / 60 == pytest.approx(0.5, abs=0.26)  # four standard deviations
+
+
+def test_the_share_of_wrong_claims_is_a_share():
+    with pytest.raises(ConfigError, match=r"claim_noise is 1\.5"):
+        Demonstrator(0.0, (), 1.5)

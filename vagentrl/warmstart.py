@@ -38,6 +38,7 @@ from vagentrl.types import (
     Observation,
     Reply,
     RolloutBatch,
+    State,
     StepResult,
     Trajectory,
     Turn,
@@ -66,28 +67,43 @@ class Demonstrator:
         noise: Share of turns in which the action is drawn at random from `actions`.
         actions: The actions to draw from; empty for those that the environment names, which may
             be others in every episode.
+        claim_noise: Share of claims that are about the state one random action later instead.
     """
 
     noise: float
     actions: tuple[str, ...]
+    claim_noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise <= 1:
-            raise ConfigError(f"noise is {self.noise}; it is a share between 0 and 1")
+        for name, share in (("noise", self.noise), ("claim_noise", self.claim_noise)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"{name} is {share}; it is a share between 0 and 1")
 
     def reply(self, environment: Environment, rng: np.random.Generator) -> str:
         """What the demonstrator says and does in the environment's state."""
         plan = environment.oracle()
         if not plan or rng.random() < self.noise:
-            actions = self.actions or _named_actions(environment)
-            plan = (actions[rng.integers(len(actions))],)
-        observation = environment.state()
+            plan = (self._random_action(environment, rng),)
+        observation = self._seen(environment, rng)
         prediction = None
         if "prediction" in environment.format.claims:
             ahead = copy.deepcopy(environment)
-            ahead.step(Reply("", actions=plan[:1]))
-            prediction = ahead.state()
+            result = ahead.step(Reply("", actions=plan[:1]))
+            over = result.terminated or result.truncated
+            prediction = ahead.state() if over else self._seen(ahead, rng)
         return environment.format.write(plan[:1], observation=observation, prediction=prediction)
+
+    def _seen(self, environment: Environment, rng: np.random.Generator) -> State | None:
+        """The state, or the one that a random action would lead to."""
+        if not self.claim_noise or rng.random() >= self.claim_noise:
+            return environment.state()
+        later = copy.deepcopy(environment)
+        later.step(Reply("", actions=(self._random_action(environment, rng),)))
+        return later.state()
+
+    def _random_action(self, environment: Environment, rng: np.random.Generator) -> str:
+        actions = self.actions or _named_actions(environment)
+        return actions[rng.integers(len(actions))]
 
 
 def _named_actions(environment: Environment) -> tuple[str, ...]:
@@ -219,6 +235,7 @@ class Stage:
         batch_size: Episodes in a step.
         turns: First turns of an episode that are shown; None for all. The turns of an episode are
             much alike, so for learning to read many short demonstrations are the cheapest.
+        claim_noise: Share of its claims that are wrong by one random action.
         until: Repeat the stage until the success rate on training seeds is no higher than this.
             How far a model that plans well takes errors over in so many steps varies with the
             machine's rounding; where it stops then does not.
@@ -229,6 +246,7 @@ class Stage:
     lr: float = 2e-3
     batch_size: int = 16
     turns: int | None = None
+    claim_noise: float = 0.0
     until: float | None = None
 
     def __post_init__(self) -> None:
@@ -274,7 +292,7 @@ def warmstart(
     for number, stage in enumerate(stages):
         demonstrations = _Demonstrations(
             env,
-            Demonstrator(stage.noise, actions),
+            Demonstrator(stage.noise, actions, stage.claim_noise),
             renderer,
             micro_batch_size,
             model.context_length,
@@ -380,8 +398,9 @@ library_name: transformers
 A model of {parameters:,} parameters with the architecture of a large one, made by `vagentrl
 warmstart` from random weights and no outside data: it clones a demonstrator that describes the true
 state of the environment in every turn, and acts by the environment's oracle except for a share of
-its turns (`noise`), in which it acts at random. So it perceives and speaks well and plans badly. It
-is a starting point for reinforcement learning on this one environment and good for nothing else.
+its turns (`noise`), in which it acts at random; a share of what it says (`claim_noise`) is wrong by
+one random action. So it perceives and speaks well and plans badly. It is a starting point for
+reinforcement learning on this one environment and good for nothing else.
 
 ## How it was made
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SHIPPED = {
     "tiny-sokoban-vlm": "sokoban_vlm",
     "tiny-sokoban-text": "sokoban_text",
+    "tiny-sokoban-world": "sokoban_world",
     "tiny-frozen-lake-text": "frozen_lake_text",
     "tiny-bandit-text": "bandit_text",
 }

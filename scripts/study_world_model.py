@@ -1,0 +1,147 @@
+"""What the reward for true claims does: the same start, the same budget, with and without it.
+
+    python scripts/study_world_model.py --figure docs/figures/world_model.png
+
+Trains `configs/sokoban_world_model.yaml` with three seeds as it is, and with three in which claims
+are judged but earn nothing, into `runs/world_model/`; runs that have ended are not run again.
+Prints a Markdown table (held-out episodes; mean and standard deviation over seeds) and draws the
+shares of right claims and the success in the episodes of each iteration; with one seed both arms
+play the same rooms. One thread per run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import matplotlib
+from compare_runs import load, mean_and_spread
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parents[1]
+CONFIG = "configs/sokoban_world_model.yaml"
+ARMS = {"without": (0.0, 0.0), "with": (0.4, 0.15)}
+"""What a right observation and a right prediction earn in each arm; solving the room earns 1.1."""
+SHOWN = {
+    "observation_right": "observations all right",
+    "prediction_right": "predictions all right",
+    "success_rate": "success",
+}
+
+
+def callbacks(observation: float, prediction: float) -> str:
+    """The configuration's, without pictures and checkpoints."""
+    settings = {
+        "judge": {"class_path": "vagentrl_judges.exact_state.ExactState"},
+        "observation_coefficient": observation,
+        "prediction_coefficient": prediction,
+        "relative": True,
+    }
+    listed = [{"class_path": "vagentrl.callbacks.WorldModelReward", "init_args": settings}]
+    return f"--trainer.callbacks={json.dumps(listed)}"
+
+
+def train(arm: str, seed: int, iterations: int) -> None:
+    folder = ROOT / "runs/world_model" / arm / f"seed_{seed}"
+    if (folder / "summary.json").is_file():
+        return
+    command = [
+        *(sys.executable, "-m", "vagentrl", "fit", "--config", CONFIG, callbacks(*ARMS[arm])),
+        f"--seed_everything={seed}",
+        f"--trainer.max_epochs={iterations}",
+        f"--trainer.logger.init_args.save_dir={folder.parent.parent}",
+        f"--trainer.logger.init_args.name={arm}",
+        f"--trainer.logger.init_args.version={folder.name}",
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
+    print(f"{arm}, seed {seed}: {folder}", file=sys.stderr)
+
+
+def curve(run: dict, name: str) -> dict[int, float]:
+    return {int(e["iteration"]): e[name] for e in run["evaluations"] if name in e}
+
+
+def table(runs: dict[str, list[dict]]) -> str:
+    lines = [
+        "| held-out episodes | reward for claims | before | halfway | after | each seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, title in SHOWN.items():
+        for arm, summaries in runs.items():
+            curves = [curve(run, f"val/{name}") for run in summaries]
+            steps = sorted(curves[0])
+            shown = (steps[0], steps[len(steps) // 2], steps[-1])
+            cells = [title, arm, *(mean_and_spread([c[step] for c in curves]) for step in shown)]
+            cells.append(", ".join(f"{c[steps[-1]]:.3f}" for c in curves))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def collected(arm: str, name: str) -> list[list[float]]:
+    """What each run logged about the episodes of its iterations."""
+    curves = []
+    for folder in sorted((ROOT / "runs/world_model" / arm).glob("seed_*")):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+        events.Reload()
+        curves.append([event.value for event in events.Scalars(f"rollout/{name}")])
+    return curves
+
+
+def draw(axes: Axes, arm: str, curves: list[list[float]], color: str) -> None:
+    """Each run as a thin line, their mean as a thick one."""
+    for each in curves:
+        axes.plot(each, color=color, alpha=0.3, linewidth=1)
+    means = [statistics.mean(values) for values in zip(*curves, strict=True)]
+    axes.plot(means, color=color, linewidth=2.2, label=f"{arm} reward ({len(curves)} seeds)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the reward for true claims does.")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--figure", type=Path, default=None)
+    arguments = parser.parse_args()
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        started = [
+            pool.submit(train, arm, seed, arguments.iterations)
+            for seed, arm in product(range(1, arguments.seeds + 1), ARMS)
+        ]
+        for run in started:
+            run.result()
+    runs = {arm: load(str(ROOT / "runs/world_model" / arm / "seed_*")) for arm in ARMS}
+    print(table(runs))
+    if arguments.figure is None:
+        return
+    figure, all_axes = pyplot.subplots(
+        1, len(SHOWN), figsize=(4.6 * len(SHOWN), 4), layout="constrained"
+    )
+    for axes, (name, title) in zip(all_axes, SHOWN.items(), strict=True):
+        for number, arm in enumerate(ARMS):
+            draw(axes, arm, collected(arm, name), f"C{number}")
+        axes.set(title=title, xlabel="iteration", ylabel="share, in training (T = 1)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.figure, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
