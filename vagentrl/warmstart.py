@@ -26,6 +26,7 @@ from vagentrl.contexts import FullHistory
 from vagentrl.data import TRAIN, RolloutDataModule
 from vagentrl.environment import ActionEnvironment, Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
+from vagentrl.feedback import VerbalFeedback
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.agent import AgentModule
@@ -65,19 +66,25 @@ class Demonstrator:
         noise: Share of turns in which the action is drawn at random from `actions`.
         actions: The actions to draw from; empty for those that the environment names, which may
             be others in every episode.
+        obeys: Share of the turns with a hint in which the action is the one that the hint names.
     """
 
     noise: float
     actions: tuple[str, ...]
+    obeys: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise <= 1:
-            raise ConfigError(f"noise is {self.noise}; it is a share between 0 and 1")
+        for name, share in (("noise", self.noise), ("obeys", self.obeys)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"{name} is {share}; it is a share between 0 and 1")
 
     def reply(self, environment: Environment, rng: np.random.Generator) -> str:
         """What the demonstrator says and does in the environment's state."""
         plan = environment.oracle()
-        if not plan or rng.random() < self.noise:
+        hint = environment.hint if isinstance(environment, VerbalFeedback) else None
+        if hint is not None and hint.action is not None and rng.random() < self.obeys:
+            plan = (hint.action,)
+        elif not plan or rng.random() < self.noise:
             actions = self.actions or _named_actions(environment)
             plan = (actions[rng.integers(len(actions))],)
         observation = environment.state()
@@ -216,6 +223,7 @@ class Stage:
         steps: Optimizer steps.
         lr: Highest learning rate (one cycle).
         batch_size: Episodes in a step.
+        obeys: How often the demonstrator does what a hint says, where the environment gives hints.
         turns: First turns of an episode that are shown; None for all. The turns of an episode are
             much alike, so for learning to read many short demonstrations are the cheapest.
         until: Repeat the stage until the success rate on training seeds is no higher than this.
@@ -229,6 +237,7 @@ class Stage:
     batch_size: int = 16
     turns: int | None = None
     until: float | None = None
+    obeys: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps < 4:
@@ -273,7 +282,7 @@ def warmstart(
     for number, stage in enumerate(stages):
         demonstrations = _Demonstrations(
             env,
-            Demonstrator(stage.noise, actions),
+            Demonstrator(stage.noise, actions, stage.obeys),
             renderer,
             micro_batch_size,
             model.context_length,
@@ -379,7 +388,8 @@ library_name: transformers
 A model of {parameters:,} parameters with the architecture of a large one, made by `vagentrl
 warmstart` from random weights and no outside data: it clones a demonstrator that describes the true
 state of the environment in every turn, and acts by the environment's oracle except for a share of
-its turns (`noise`), in which it acts at random. So it perceives and speaks well and plans badly. It
+its turns (`noise`), in which it acts at random; where there is a hint, it does what that says in a
+share of them (`obeys`). So it perceives and speaks well and plans badly. It
 is a starting point for reinforcement learning on this one environment and good for nothing else.
 
 ## How it was made
@@ -407,6 +417,7 @@ def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) 
         for observation, reply in zip(
             demonstration.observations, demonstration.replies, strict=True
         ):
-            yield f"user\n{observation.text.replace(IMAGE_PLACEHOLDER, '')}"
+            text = observation.text.replace(IMAGE_PLACEHOLDER, "")
+            yield f"user\n{text}\n{observation.hint}" if observation.hint else f"user\n{text}"
             yield "assistant\n"
             yield reply
