@@ -1,6 +1,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from vagentrl import warmstart
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
+from vagentrl.feedback import ScriptedFeedback, VerbalFeedback
 from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.models.tiny import TinyModel
 from vagentrl.types import (
@@ -46,6 +48,23 @@ def test_a_demonstrator_without_actions_draws_from_those_of_the_episode():
         assert reply.actions[0] in env.action_names
         best += reply.actions == env.oracle()
     assert best / 400 == pytest.approx(0.5, abs=0.1)  # four standard deviations
+
+
+def test_a_demonstrator_obeys_as_many_hints_as_it_is_told():
+    # a hint in about half of the turns, always wrong; otherwise the oracle is followed
+    corridor = partial(FrozenLake, map=["SFFFG"], observation="text", format=NoThink())
+    environment = VerbalFeedback(corridor, ScriptedFeedback(right=0.0), epsilon=0.0, hint_share=0.5)
+    rng, obeyed, hinted = np.random.default_rng(0), 0, 0
+    for seed in range(0, 2000, 2):
+        environment.reset(seed)
+        reply = environment.format.parse(Demonstrator(0.0, (), obeys=0.6).reply(environment, rng))
+        if environment.hint is None:
+            assert reply.actions == ("Right",)
+        else:
+            hinted += 1
+            obeyed += reply.actions == (environment.hint.action,)
+    assert 400 < hinted < 600
+    assert obeyed / hinted == pytest.approx(0.6, abs=0.11)  # five standard deviations
 
 
 def test_a_demonstrator_needs_actions_where_the_environment_names_none():

@@ -27,6 +27,7 @@ from vagentrl.contexts import FullHistory
 from vagentrl.data import RolloutDataModule
 from vagentrl.environment import ActionEnvironment, Environment, held_out_seed, train_seed
 from vagentrl.errors import ConfigError
+from vagentrl.feedback import VerbalFeedback
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.agent import AgentModule
@@ -68,21 +69,27 @@ class Demonstrator:
         actions: The actions to draw from; empty for those that the environment names, which may
             be others in every episode.
         claim_noise: Share of claims that are about the state one random action later instead.
+        obeys: Share of the turns with a hint in which the action is the one that the hint names.
     """
 
     noise: float
     actions: tuple[str, ...]
     claim_noise: float = 0.0
+    obeys: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, share in (("noise", self.noise), ("claim_noise", self.claim_noise)):
+        shares = {"noise": self.noise, "claim_noise": self.claim_noise, "obeys": self.obeys}
+        for name, share in shares.items():
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is {share}; it is a share between 0 and 1")
 
     def reply(self, environment: Environment, rng: np.random.Generator) -> str:
         """What the demonstrator says and does in the environment's state."""
         plan = environment.oracle()
-        if not plan or rng.random() < self.noise:
+        hint = environment.hint if isinstance(environment, VerbalFeedback) else None
+        if hint is not None and hint.action is not None and rng.random() < self.obeys:
+            plan = (hint.action,)
+        elif not plan or rng.random() < self.noise:
             plan = (self._random_action(environment, rng),)
         observation = self._seen(environment, rng)
         prediction = None
@@ -233,6 +240,7 @@ class Stage:
         steps: Optimizer steps.
         lr: Highest learning rate (one cycle).
         batch_size: Episodes in a step.
+        obeys: How often the demonstrator does what a hint says, where the environment gives hints.
         turns: First turns of an episode that are shown; None for all. The turns of an episode are
             much alike, so for learning to read many short demonstrations are the cheapest.
         claim_noise: Share of its claims that are wrong by one random action.
@@ -248,6 +256,7 @@ class Stage:
     turns: int | None = None
     claim_noise: float = 0.0
     until: float | None = None
+    obeys: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps < 4:
@@ -292,7 +301,7 @@ def warmstart(
     for number, stage in enumerate(stages):
         demonstrations = _Demonstrations(
             env,
-            Demonstrator(stage.noise, actions, stage.claim_noise),
+            Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys),
             renderer,
             micro_batch_size,
             model.context_length,
@@ -399,8 +408,9 @@ A model of {parameters:,} parameters with the architecture of a large one, made 
 warmstart` from random weights and no outside data: it clones a demonstrator that describes the true
 state of the environment in every turn, and acts by the environment's oracle except for a share of
 its turns (`noise`), in which it acts at random; a share of what it says (`claim_noise`) is wrong by
-one random action. So it perceives and speaks well and plans badly. It is a starting point for
-reinforcement learning on this one environment and good for nothing else.
+one random action, and where there is a hint, it does what that says in a share of them (`obeys`).
+So it perceives and speaks well and plans badly. It is a starting point for reinforcement learning
+on this one environment and good for nothing else.
 
 ## How it was made
 
@@ -427,6 +437,7 @@ def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) 
         for observation, reply in zip(
             demonstration.observations, demonstration.replies, strict=True
         ):
-            yield f"user\n{observation.text.replace(IMAGE_PLACEHOLDER, '')}"
+            text = observation.text.replace(IMAGE_PLACEHOLDER, "")
+            yield f"user\n{text}\n{observation.hint}" if observation.hint else f"user\n{text}"
             yield "assistant\n"
             yield reply

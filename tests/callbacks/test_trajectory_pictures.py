@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from tests import toy
 from vagentrl.callbacks import TrajectoryPictures
-from vagentrl.callbacks.trajectory_pictures import FRAME_WIDTH, trajectory_picture
+from vagentrl.callbacks.trajectory_pictures import FRAME_WIDTH, _caption, trajectory_picture
 from vagentrl.errors import ConfigError
 
 MARGIN = 8
@@ -29,6 +31,14 @@ def test_long_episodes_are_drawn_in_rows():
     long = trajectory_picture(toy.play([toy.WAIT] * 13, turn_limit=20))
     assert long.width == 6 * FRAME_WIDTH + 7 * MARGIN
     assert long.height > 2 * short.height
+
+
+def test_a_hint_is_marked_in_the_caption():
+    played = toy.play([toy.GO], seed=0)
+    [turn] = played.turns
+    assert "told" not in _caption(turn)
+    told = replace(turn, observation=replace(turn.observation, hint="Hint: Say go."))
+    assert _caption(told) == "[told: Hint: Say go.]\n<answer>go</answer>\nreward +1.00"
 
 
 @pytest.mark.parametrize("settings", [{"every_n_iterations": 0}, {"episodes": 0}])

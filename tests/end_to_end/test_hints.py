@@ -15,6 +15,7 @@ from vagentrl.rollout.collate import collate
 from vagentrl.types import Trajectory
 
 HINTS = Path(__file__).parents[1] / "data" / "toy_hints.yaml"
+BRIEF = "--trainer.limit_val_batches=0"
 
 
 class Moody(FeedbackModel):
@@ -46,6 +47,12 @@ def played(cli: VagentCLI) -> list[Trajectory]:
     return cli.datamodule.trajectories
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> VagentCLI:
+    """Two iterations, with an evaluation before and after."""
+    return fit(f"--trainer.logger.init_args.save_dir={tmp_path_factory.mktemp('hints')}")
+
+
 def test_settings_nest_and_can_be_printed(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["fit", *arguments("--print_config")])
@@ -65,8 +72,7 @@ def test_settings_nest_and_can_be_printed(capsys: pytest.CaptureFixture[str]):
     assert environment.epsilon == 0.25
 
 
-def test_hints_are_seen_but_never_learned_nor_paid(run_dir: Path):
-    run = fit("--trainer.max_epochs=1")
+def test_hints_are_seen_but_never_learned_nor_paid(run: VagentCLI):
     renderer = run.datamodule.renderer
     hinted = [t for t in played(run) if any(turn.observation.hint for turn in t.turns)]
     assert hinted
@@ -86,23 +92,23 @@ def test_hints_are_seen_but_never_learned_nor_paid(run_dir: Path):
     assert {turn.reward for t in hinted for turn in t.turns} <= {1.0, -0.25}
 
 
-def test_the_same_state_with_another_hint_is_the_same_state(run_dir: Path):
-    run = fit("--trainer.max_epochs=1", "--data.groups=1", "--data.group_size=1")
-    [trajectory] = played(run)
-    rows = collate([trajectory], run.datamodule.renderer, temperature=1.0)
-    seen: dict[str, set[int]] = {}
-    hints: dict[str, set[str]] = {}
-    for number, turn in enumerate(trajectory.turns):
-        text = turn.observation.text
-        states = set(rows.state_ids[rows.turn_ids == number].tolist())
-        seen.setdefault(text, set()).update(states)
-        hints.setdefault(text, set()).add(turn.observation.hint)
-    assert all(len(states) == 1 for states in seen.values())
+def test_the_same_state_with_another_hint_is_the_same_state(run: VagentCLI):
+    trajectories = played(run)
+    rows = collate(trajectories, run.datamodule.renderer, temperature=1.0)
+    states: dict[tuple[int, str], set[int]] = {}
+    hints: dict[tuple[int, str], set[str]] = {}
+    for row, trajectory in enumerate(trajectories):
+        for number, turn in enumerate(trajectory.turns):
+            saw = (trajectory.group_id, turn.observation.text)
+            ids = rows.state_ids[row, rows.turn_ids[row] == number].tolist()
+            states.setdefault(saw, set()).update(ids)
+            hints.setdefault(saw, set()).add(turn.observation.hint)
+    assert all(len(ids) == 1 for ids in states.values())
+    assert len(set.union(*states.values())) == len(states)
     assert max(map(len, hints.values())) > 1  # else this would show nothing
 
 
-def test_evaluations_are_without_hints_and_where_wanted_with(run_dir: Path):
-    run = fit()
+def test_evaluations_are_without_hints_and_where_wanted_with(run: VagentCLI):
     plain, hinted = (run.datamodule.evaluated[name] for name in ("train", "hinted"))
     assert all(is_held_out(t.seed) for t in (*plain, *hinted))
     assert {turn.observation.hint for t in plain for turn in t.turns} == {""}
@@ -116,7 +122,7 @@ def test_evaluations_are_without_hints_and_where_wanted_with(run_dir: Path):
 
 
 def test_a_model_without_an_answer_is_counted(run_dir: Path):
-    run = fit("--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody")
+    run = fit("--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody", BRIEF)
     turns = [turn for t in played(run) for turn in t.turns]
     failed = [turn.metrics["hint_failures"] for turn in turns]
     assert 0 < sum(failed) < len(failed)
@@ -130,6 +136,7 @@ def test_a_model_without_an_answer_can_fail_the_episode(run_dir: Path):
         "--data.env.init_args.on_failure=fail_episode",
         "--data.groups=4",
         "--trainer.max_epochs=1",
+        BRIEF,
     )
     errors = [t.error for t in played(run)]
     assert None in errors
@@ -137,11 +144,17 @@ def test_a_model_without_an_answer_can_fail_the_episode(run_dir: Path):
 
 
 @pytest.mark.parametrize("settings", [(), ("--data.turns=3",)], ids=["episodes", "turns"])
-def test_two_and_two_iterations_are_four_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
-    whole = fit(*settings, "--trainer.max_epochs=4")
-    half = fit(*settings, "--trainer.max_epochs=2")
-    resumed = fit(*settings, "--trainer.max_epochs=4", "--ckpt_path", last_checkpoint(half))
-    assert any(turn.observation.hint for t in played(whole) for turn in t.turns)
+def test_one_and_one_iteration_are_two_bit_by_bit(settings: tuple[str, ...], run_dir: Path):
+    whole = fit(*settings, BRIEF, "--trainer.max_epochs=2")
+    half = fit(*settings, BRIEF, "--trainer.max_epochs=1")
+    path = ("--ckpt_path", last_checkpoint(half))
+    resumed = fit(*settings, BRIEF, "--trainer.max_epochs=2", *path)
+    told = [
+        [(turn.observation, turn.reply_ids) for t in played(run) for turn in t.turns]
+        for run in (whole, resumed)
+    ]
+    assert told[0] == told[1]
+    assert any(observation.hint for observation, _ in told[0])
     assert runs.fingerprint(half.model) != runs.fingerprint(whole.model)
     assert runs.fingerprint(resumed.model) == runs.fingerprint(whole.model)
 
@@ -153,8 +166,9 @@ def test_what_cannot_be_played_again_cannot_go_on_from_batch_to_batch(run_dir: P
 
 
 def test_processes_give_the_same_hints_as_threads(run_dir: Path):
-    threads = fit("--trainer.max_epochs=1", "--data.workers=thread")
-    processes = fit("--trainer.max_epochs=1", "--data.workers=process", "--data.max_workers=2")
+    once = ("--trainer.max_epochs=1", BRIEF)
+    threads = fit(*once, "--data.workers=thread")
+    processes = fit(*once, "--data.workers=process", "--data.max_workers=2")
     told = [[turn.observation.hint for t in played(run) for turn in t.turns] for run in
             (threads, processes)]  # fmt: skip
     assert told[0] == told[1]

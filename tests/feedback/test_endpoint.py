@@ -8,7 +8,14 @@ import pytest
 
 from vagentrl.chat import ChatModel, ChatReply
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.feedback import EndpointFeedback, Exchange, HintKind, Situation, VerbalFeedback
+from vagentrl.feedback import (
+    EndpointFeedback,
+    Exchange,
+    Hint,
+    HintKind,
+    Situation,
+    VerbalFeedback,
+)
 from vagentrl.formats import NoThink
 from vagentrl.types import Observation, Reply
 from vagentrl_envs.frozen_lake import FrozenLake
@@ -70,7 +77,13 @@ def test_the_model_is_told_the_task_the_past_and_the_present(kind: HintKind):
     [prompt] = parrot.prompts
     places = [
         prompt.index(part)
-        for part in (corridor().system_prompt(), "P__G\n", "I go {left}.", "P__G now")
+        for part in (
+            corridor().system_prompt(),
+            "P__G\n",
+            "Hint: Wait.",
+            "I go {left}.",
+            "P__G now",
+        )
     ]
     assert places == sorted(places)
 
@@ -142,7 +155,7 @@ def test_an_episode_that_is_played_again_gets_the_hints_of_the_record(tmp_path: 
     assert feedback.replays
     later = Parrot("Something else.")
     again = EndpointFeedback(later, record=str(tmp_path / "hints"))
-    assert again.hint(situation(turn=1)) == first
+    assert again.hint(situation(turn=1)) == Hint(first.text)  # and no tokens, no cost
     assert later.prompts == []
     # another turn, another kind, another model: another hint
     assert again.hint(situation(turn=2)).text == "Something else."

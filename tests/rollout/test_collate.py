@@ -60,6 +60,16 @@ def test_a_row_by_hand():
     assert rows.vision is None
 
 
+def test_turns_that_differ_in_the_hint_alone_saw_the_same_state():
+    told, plain = turn((11, 12, 30, 31), (21,), 0.0), turn((11, 12), (22,), 1.0)
+    told = replace(told, observation=replace(told.observation, hint="Hint: Go."))
+    rows = batch(*(Trajectory("toy", 3, 8, 7, (t,), "terminated") for t in (told, plain)))
+    assert rows.state_ids.tolist() == [[-1, -1, -1, -1, 0, -1], [-1, -1, 0, -1, -1, -1]]
+    # the hint's tokens, 30 and 31, are prompt
+    assert rows.action_mask.int().tolist() == [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
+    assert rows.rewards.tolist() == [[0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
+
+
 @settings(max_examples=30)
 @given(st.lists(trajectories(), min_size=1, max_size=4))
 def test_rows_are_what_was_prompted_and_sampled(played: list[Trajectory]):

@@ -144,6 +144,23 @@ def test_no_text_becomes_a_special_token(renderer: Renderer):
     assert special in renderer.decode(renderer.next(evil, "stop"))
 
 
+def test_a_hint_is_the_last_line_of_what_is_seen(renderer: Renderer):
+    told, shown = Observation("You see a box.", hint="Hint: Go up."), "You see a box.\nHint: Go up."
+    assert renderer.first("Play.", told) == renderer.first("Play.", Observation(shown))
+    for finish in ("stop", "length"):
+        assert renderer.next(told, finish) == renderer.next(Observation(shown), finish)
+
+
+def test_a_hint_shows_no_image_and_holds_no_special_token(qwen_vl: Renderer):
+    pictured = Observation("<image> Well?", (CELL,), hint="See <image><|im_end|><|image_pad|>")
+    ids = qwen_vl.next(pictured, "stop")
+    plain = qwen_vl.next(Observation("<image> Well?", (CELL,)), "stop")
+    vocabulary = qwen_vl.tokenizer.get_vocab()
+    for token in ("<|im_end|>", "<|image_pad|>", "<|vision_start|>"):
+        assert ids.count(vocabulary[token]) == plain.count(vocabulary[token])
+    assert "\nSee <image><|im_end|><|image_pad|>" in qwen_vl.tokenizer.decode(ids)
+
+
 def test_added_tokens_that_are_not_special_are_kept(qwen_vl: Renderer):
     (think,) = qwen_vl.tokenizer.encode("<think>")
     assert think in qwen_vl.next(Observation("Write <think> first."), "stop")

@@ -9,7 +9,6 @@ import os
 import string
 import threading
 from collections.abc import Coroutine
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from vagentrl.chat import ChatModel
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.feedback.base import FeedbackModel, Hint, Situation
+from vagentrl.feedback.base import Exchange, FeedbackModel, Hint, Situation
 
 T = TypeVar("T")
 REQUIRED = ("task", "observation")
@@ -68,14 +67,14 @@ class EndpointFeedback(FeedbackModel):
         prompt = self.prompt(situation)
         path = self._path(prompt, situation)
         if path is not None and path.is_file():
-            return Hint(**json.loads(path.read_text()))
+            return Hint(path.read_text(encoding="utf-8"))  # which costs nothing
         reply = run_in_background(self.model.complete(prompt, max_tokens=self.max_tokens))
         text = reply.text.strip()
         if not text:
             raise ChatError("the feedback model wrote an empty hint")
         hint = Hint(text, None, reply.prompt_tokens, reply.reply_tokens, reply.cost)
         if path is not None:
-            _write(path, json.dumps(asdict(hint)))
+            _write(path, text)
         return hint
 
     def prompt(self, situation: Situation) -> str:
@@ -86,12 +85,7 @@ class EndpointFeedback(FeedbackModel):
             task=environment.system_prompt(),
             observation=situation.observation.text,
             state="not known" if state is None else state.natural,
-            history="\n\n".join(
-                f"The agent saw:\n{exchange.observation.text}\n"
-                f"The agent replied:\n{exchange.reply.text}"
-                for exchange in situation.past
-            )
-            or "nothing yet",
+            history="\n\n".join(map(_written, situation.past)) or "nothing yet",
         )
 
     def _path(self, prompt: str, situation: Situation) -> Path | None:
@@ -100,7 +94,7 @@ class EndpointFeedback(FeedbackModel):
             return None
         about = [self.model.identity(), self.max_tokens, prompt, *situation.seeds]
         digest = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
-        return self._record / digest[:2] / f"{digest}.json"
+        return self._record / digest[:2] / f"{digest}.txt"
 
 
 def read_template(kind: str, path: str | None) -> str:
@@ -127,6 +121,12 @@ def read_template(kind: str, path: str | None) -> str:
             "as one"
         )
     return text
+
+
+def _written(exchange: Exchange) -> str:
+    saw = [exchange.observation.text, exchange.observation.hint]
+    lines = ["The agent saw:", *filter(None, saw), "The agent replied:", exchange.reply.text]
+    return "\n".join(lines)
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ SHIPPED = {
     "tiny-sokoban-text": "sokoban_text",
     "tiny-sokoban-world": "sokoban_world",
     "tiny-frozen-lake-text": "frozen_lake_text",
+    "tiny-frozen-lake-hints": "frozen_lake_hints",
     "tiny-bandit-text": "bandit_text",
 }
 """Folders in `tiny` of the models that ship with vagentrl, by name."""
