@@ -15,6 +15,7 @@ def test_the_doctor_says_what_this_machine_can_run(capsys: pytest.CaptureFixture
     assert named.keys() >= {"python", "torch", "transformers", "lightning", "vllm", "deepspeed"}
     assert named["torch"] == "ok"
     assert any("vagentrl_envs.sokoban" in line and "Sokoban" in line for line in lines)
+    assert any("vagentrl_judges.yes_no" in line and "YesNo" in line for line in lines)
 
 
 def test_a_sound_model_passes_every_look():

