@@ -158,7 +158,7 @@ def test_a_hint_shows_no_image_and_holds_no_special_token(qwen_vl: Renderer):
     vocabulary = qwen_vl.tokenizer.get_vocab()
     for token in ("<|im_end|>", "<|image_pad|>", "<|vision_start|>"):
         assert ids.count(vocabulary[token]) == plain.count(vocabulary[token])
-    assert "\nSee <image><|im_end|><|image_pad|>" in qwen_vl.tokenizer.decode(ids)
+    assert "\nSee <image><|im_end|><|image_pad|>" in qwen_vl.tokenizer.decode(list(ids))
 
 
 def test_added_tokens_that_are_not_special_are_kept(qwen_vl: Renderer):
