@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What the reward for true claims does.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=6)
+    parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
     with ThreadPoolExecutor(arguments.jobs) as pool:
