@@ -162,3 +162,17 @@ def test_the_number_of_threads_is_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     runs.prepare("--threads=3")
     assert asked == [3]
+
+
+def test_what_a_part_in_a_list_refuses_is_said_in_its_own_words(run_dir: Path):
+    judge = '{"class_path": "vagentrl_judges.exact_state.ExactState"}'
+    part = (
+        "--trainer.callbacks=vagentrl.callbacks.WorldModelReward",
+        f"--trainer.callbacks.judge={judge}",
+        "--trainer.callbacks.observation_coefficient=-1",
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["check", *runs.arguments(*part)])
+    assert str(ended.value).startswith(
+        "vagentrl: ConfigError: WorldModelReward.observation_coefficient is -1"
+    )

@@ -45,8 +45,18 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(f"vagentrl: there is no command {command!r}{guess}; see vagentrl --help")
     try:
         _run(command, rest)
-    except VagentError as error:
-        raise SystemExit(f"vagentrl: {type(error).__name__}: {error}") from error
+    except (VagentError, ValueError) as error:
+        own = _own(error)
+        if own is None:
+            raise
+        raise SystemExit(f"vagentrl: {type(own).__name__}: {own}") from error
+
+
+def _own(error: BaseException | None) -> VagentError | None:
+    """The error of ours that led to this one: the parser buries those of parts in a list."""
+    while error is not None and not isinstance(error, VagentError):
+        error = error.__cause__
+    return error
 
 
 def _run(command: str, arguments: Sequence[str]) -> None:
