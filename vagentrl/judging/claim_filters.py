@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 
 from vagentrl.errors import ConfigError
 from vagentrl.types import Claim
 
 _CLAUSE_END = re.compile(r"[;\n]|\.(?=\s|$)")
 _WORD = re.compile(r"\w+")
-_PLACE = re.compile(r"^(?P<what>.+?)\s+is\s+(?P<where>.*\d.*)$")
+_PLACED = re.compile(
+    r"(?:there is (?P<that>.+?) (?=at |in |on |\()|(?P<what>.+?) is )(?P<where>.+)"
+)
+_THING = re.compile(r"(?:the |an? |one |another )?(?P<kind>.+?)(?P<number> #?\d+)?")
+_PRONOUNS = {"it", "they", "this", "that", "there", "one", "another", "other", "which"}
+_CELL = re.compile(r"\brow (\d+),? (?:and )?col(?:umn)? (\d+)|\((\d+) ?, ?(\d+)\)")
+_DISTANCES = {
+    "rows": re.compile(r"(\d+) (?:\w+ )?(?:(above|up|over)|(below|down|under))"),
+    "columns": re.compile(r"(\d+) (?:\w+ )?(?:to the )?(?:(left)|(right))"),
+}
+_ORIGIN = re.compile(r"(?:of|above|below|over|under|from) (?:the |an? )?(\w+(?: \d+)?)")
 
 
 class ClaimFilter(ABC):
@@ -34,8 +44,8 @@ class Length(ClaimFilter):
     """Refuses what is too short to say anything, or so long that it may say everything.
 
     Args:
-        shortest: Fewest characters.
-        longest: Most characters, as a multiple of the truth's.
+        shortest: Fewest characters, white space left out.
+        longest: Most characters, white space left out, as a multiple of the truth's.
     """
 
     def __init__(self, shortest: int = 3, longest: float = 4.0) -> None:
@@ -48,7 +58,8 @@ class Length(ClaimFilter):
         self.longest = longest
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        length, most = len(claim.text.strip()), self.longest * max(len(claim.truth), self.shortest)
+        length = len("".join(claim.text.split()))
+        most = self.longest * max(len("".join(claim.truth.split())), self.shortest)
         if length < self.shortest:
             return f"{length} characters, at least {self.shortest} are wanted"
         if length > most:
@@ -105,18 +116,15 @@ class CopiedPrompt(ClaimFilter):
 class Contradiction(ClaimFilter):
     """Refuses a claim that says two things of which one must be wrong.
 
-    That is a natural one that gives two places to what the truth has once, or a structured one that
-    names a field twice.
+    That is a natural one that gives more places to things of one kind than the truth has things of
+    it, or two to one with a number; or a structured one that names a field twice. Places are
+    compared with their like: cells with cells, and distances with those from the same thing.
     """
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
         match claim.representation:
             case "natural":
-                places, true = _places(claim.text), _places(claim.truth)
-                for what, where in places.items():
-                    if len(where) > max(len(true.get(what, ())), 1):
-                        return f"says of {what[:40]!r} that it is in {len(where)} places"
-                return None
+                return _one_too_many(claim.text, claim.truth)
             case "structured":
                 return _named_twice(claim.text)
             case _:
@@ -148,13 +156,45 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _places(text: str) -> dict[str, set[str]]:
-    """What is said to be where, in clauses such as "the box is 2 below the player"."""
-    places: dict[str, set[str]] = {}
-    for clause in _clauses(text):
-        if found := _PLACE.match(clause):
-            places.setdefault(found["what"], set()).add(found["where"])
-    return places
+def _placed(text: str) -> Iterator[tuple[str, str, str]]:
+    """What is said to be where, in clauses such as "box 1 is 2 below the player": the kind of
+    thing, its number or nothing, and where."""
+    for clause in dict.fromkeys(_clauses(text)):
+        found = _PLACED.match(clause)
+        thing = _THING.fullmatch(found["that"] or found["what"]) if found else None
+        if found and thing and thing["kind"] not in _PRONOUNS and " not " not in f" {clause} ":
+            yield thing["kind"], thing["number"] or "", found["where"]
+
+
+def _one_too_many(text: str, truth: str) -> str | None:
+    """Which thing is said to be in more places than there are such things."""
+    there = Counter(kind for kind, _, _ in _placed(truth))
+    places: dict[tuple[str, Hashable], set[int | tuple[int, ...]]] = defaultdict(set)
+    for kind, number, where in _placed(text):
+        allowed = {kind: max(there[kind], 1)} | ({kind + number: 1} if number else {})
+        for origin, place in _readings(where):
+            for what, most in allowed.items():
+                found = places[what, origin]
+                found.add(place)
+                if len(found) > most:
+                    return f"says of {what[:40]!r} that it is in {len(found)} places"
+    return None
+
+
+def _readings(where: str) -> Iterator[tuple[Hashable, int | tuple[int, ...]]]:
+    """What a place is counted from, and the place: the first one, for a clause may go on to another
+    thing."""
+    cell = _CELL.search(where)
+    if cell:
+        yield "cell", (int(cell[1] or cell[3]), int(cell[2] or cell[4]))
+        return
+    for line in ("row", "col"):
+        if found := re.search(rf"\b{line}\w* (\d+)", where):
+            yield line, int(found[1])
+    origin = _ORIGIN.search(where)
+    for axis, pattern in _DISTANCES.items():
+        if origin and (found := pattern.search(where)):
+            yield (axis, origin[1]), int(found[1]) * (-1 if found[2] else 1)
 
 
 def _named_twice(text: str) -> str | None:
