@@ -33,6 +33,7 @@ class Apart(Judge):
     def __init__(self, judge: Judge) -> None:
         self.inner = judge
         self.restarts = 0
+        self._before: Mapping[str, float] = {}
         self._worker: _Worker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -42,13 +43,16 @@ class Apart(Judge):
         return self.inner.identity()
 
     def metrics(self) -> Mapping[str, float]:
-        """Those of the process, as of its last answer; they begin anew when it does."""
-        inner = self.inner.metrics() if self._worker is None else self._worker.metrics
-        return {**inner, "restarts": self.restarts}
+        """Those of the process as of its last answer, added to those of the ones before it."""
+        now = self.inner.metrics() if self._worker is None else self._worker.metrics
+        total = {name: value + self._before.get(name, 0.0) for name, value in now.items()}
+        return {**total, "restarts": self.restarts}
 
     async def judge(self, claim: Claim) -> Verdict:
         if self._worker is None or self._worker.dead:
-            self.restarts += self._worker is not None
+            if self._worker is not None:
+                self._before = self.metrics()
+                self.restarts += 1
             self._worker = _Worker(self.inner)
         return await asyncio.wrap_future(self._worker.submit(claim))
 

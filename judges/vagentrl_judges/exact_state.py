@@ -58,10 +58,9 @@ class ExactState(Judge):
                 f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
             ) from error
         try:
-            claimed = _read(claim.text)
+            return _compare("the state", _read(claim.text), truth)
         except (ValueError, RecursionError) as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
-        return _compare("the state", claimed, truth)
 
     def _symbolic(self, claim: Claim) -> Verdict:
         claimed, truth = _grid(claim.text), _grid(claim.truth)

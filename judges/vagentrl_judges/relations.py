@@ -47,6 +47,11 @@ class Relation:
         """Whether it leaves but one cell."""
         return self.rows[0] == self.rows[1] and self.columns[0] == self.columns[1]
 
+    @property
+    def tells(self) -> bool:
+        """Whether it leaves out any cell."""
+        return (self.rows, self.columns) != (ANY, ANY)
+
     def fits(self, cell: Cell, origin: Cell) -> bool:
         """Whether it is true of a thing in a cell, counted from an origin."""
         down, right = cell[0] - origin[0], cell[1] - origin[1]
@@ -166,8 +171,10 @@ def score(
     for a vague one. What is true and left over has been said already and does not count.
 
     A relation that closes a circle of references (the box is left of the player, who is right of
-    the box) says nothing that the others did not, and counts as wrong.
+    the box) says nothing that the others did not, and counts as wrong. One that fits every cell
+    says nothing at all, and does not count.
     """
+    relations = [relation for relation in relations if relation.tells]
     circular = closes_circle(relations)
     scores: dict[str, ClassScore] = {}
     for name, cells in truth.items():

@@ -186,5 +186,4 @@ def _number(word: str) -> int:
 
 def _class(words: str, names: Mapping[str, str]) -> str:
     """The class of a thing that may have a number."""
-    name = re.sub(r"\s+(?:#|number\s+)?\d+$", "", words)
-    return names[name]
+    return names.get(words) or names[re.sub(r"\s+(?:#|number\s+)?\d+$", "", words)]

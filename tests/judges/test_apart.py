@@ -50,6 +50,14 @@ def test_a_process_that_dies_is_a_failure_and_is_replaced():
     assert judge.metrics()["restarts"] == 1
 
 
+def test_what_a_process_counted_before_it_died_stays_counted():
+    judge = Apart(Moody())
+    ask(judge, "a")
+    ask(judge, "die")
+    ask(judge, "b", "c")
+    assert judge.metrics() == {"asked": 3, "restarts": 1}
+
+
 def test_a_judge_of_an_endpoint_works_apart_and_so_does_its_copy():
     with serving(says("Who knows?")) as (server, url):
         judge = Apart(YesNo(OpenAIChat("straw", url), repeats=1))

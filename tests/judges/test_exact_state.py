@@ -89,6 +89,12 @@ def test_what_cannot_be_read_scores_nothing_and_says_why(claim: str, reason: str
     assert reason in verdict.reason
 
 
+def test_a_claim_that_is_nested_too_deep_is_not_read():
+    verdict = judge("[" * 600 + "]" * 600, "structured")
+    assert verdict.score == 0 and verdict.reason.startswith("not JSON")
+    assert judge('{"player":' + "[" * 600 + "]" * 600 + "}", "structured").score == 0
+
+
 def test_a_wrong_field_is_named():
     claim = '{"player":[1,3],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}'
     assert judge(claim, "structured").reason == "player is [1, 2], not [1, 3]"

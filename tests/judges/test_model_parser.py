@@ -45,6 +45,12 @@ def test_a_claim_that_talks_the_model_into_something_has_only_claimed_it():
     assert verdict.score == pytest.approx(2 / 26 / 3)
 
 
+def test_a_relation_that_fits_every_cell_earns_nothing():
+    near = {"thing": "boxes", "of": "player", "down": None, "right": None}
+    judge = RelationF1(ModelParser(Scripted(lambda prompt: said(near, near))))
+    assert asyncio.run(judge.judge(claim("They are near each other."))).score == 0
+
+
 @pytest.mark.parametrize(
     ("written", "relation"),
     [

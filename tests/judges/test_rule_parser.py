@@ -18,6 +18,10 @@ def read(text: str, *classes: str, **settings: dict[str, list[str]]) -> list[Rel
 PLAYER, BOX = at("player", 2, 3), at("boxes", 2, 2)
 
 
+def test_a_class_may_end_in_a_number():
+    assert read("door 2 is at (1, 3)", "door_2") == [at("door_2", 1, 3)]
+
+
 @pytest.mark.parametrize(
     "text",
     [
