@@ -120,8 +120,12 @@ class EpisodeSource:
 
     def evaluate(
         self, agent: AgentModule, environment: str, seeds: Sequence[int]
-    ) -> list[Trajectory]:
-        """Play episodes with the newest weights, to look at and not to learn from."""
+    ) -> tuple[list[Trajectory], dict[str, float]]:
+        """Play episodes with the newest weights, to look at and not to learn from.
+
+        Returns:
+            The episodes, and what behaviours have to report of them.
+        """
         data = self._data
         episodes = [
             Episode(environment, seed, number, mix(seed, 4), agent.iteration)
@@ -132,9 +136,10 @@ class EpisodeSource:
         self._sync(agent)
         trajectories = self._play(agent, play, data.val_sampling, training=False)
         data.engine.rest()
+        report: dict[str, float] = {}
         for behaviour in agent.behaviours():
-            trajectories = behaviour.on_evaluation(agent, trajectories)
-        return trajectories
+            trajectories = behaviour.on_evaluation(agent, trajectories, report)
+        return trajectories, report
 
     def wait(self) -> None:
         """Until nothing is being played ahead."""

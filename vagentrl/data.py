@@ -26,7 +26,7 @@ from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
-from vagentrl.rollout.workers import WorkerPool
+from vagentrl.rollout.workers import WorkerPool, nature
 from vagentrl.types import RolloutBatch, Scores, Trajectory
 
 if TYPE_CHECKING:
@@ -138,11 +138,6 @@ class RolloutDataModule(LightningDataModule):
         self.renderer = Renderer.from_pretrained(checkpoint_path(model))
         self.renderer.self_test()
         self.engine.prepare(self.renderer.vocabulary(context_room))
-        if self.worker_kind == "thread":  # wrong settings show here, not in every episode
-            for name, factory in self.environments.items():
-                environment = factory()
-                self._check_replays(name, environment)
-                environment.close()
         pools = {
             name: WorkerPool(
                 factory,
@@ -153,6 +148,10 @@ class RolloutDataModule(LightningDataModule):
             )
             for name, factory in self.environments.items()
         }
+        for name, pool in pools.items():
+            replays, waits_s = self._nature(name, pool)
+            self._check_replays(name, replays)
+            pool.timeout_s += waits_s
         self.collector = Collector(
             self.engine, self.renderer, pools, context_room, self.context, self.lockstep
         )
@@ -239,10 +238,11 @@ class RolloutDataModule(LightningDataModule):
     ) -> dict[str, float]:
         """Play held-out episodes; the trained environment reports under ``val/``, others under
         ``val/NAME/``."""
-        trajectories = self.source.evaluate(agent, environment, seeds)
+        trajectories, report = self.source.evaluate(agent, environment, seeds)
         self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
-        return episode_report(trajectories, prefix)
+        own = {prefix + name: value for name, value in report.items()}
+        return episode_report(trajectories, prefix) | own
 
     # ------------------------------------------------------------------------------- settings
 
@@ -311,11 +311,18 @@ class RolloutDataModule(LightningDataModule):
                 "from start to end; choose an estimator with a critic, or leave data.turns out"
             )
 
-    def _check_replays(self, name: str, environment: Environment) -> None:
-        if self.turns is not None and name == TRAIN and not environment.replays:
+    def _nature(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
+        if self.worker_kind == "process":
+            return pool.ask(nature)
+        environment = self.environments[name]()  # wrong settings show here, not in every episode
+        environment.close()
+        return nature(environment)
+
+    def _check_replays(self, name: str, replays: bool) -> None:
+        if self.turns is not None and name == TRAIN and not replays:
             raise ConfigError(
-                f"data.turns is {self.turns}, but {type(environment).__name__} cannot play an "
-                "episode again, so a run could not be resumed; for hints from an endpoint set "
+                f"data.turns is {self.turns}, but the environment cannot play an episode "
+                "again, so a run could not be resumed; for hints from an endpoint set "
                 "EndpointFeedback.record, or leave data.turns out"
             )
 

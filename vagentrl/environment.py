@@ -53,6 +53,12 @@ class Environment(ABC):
         """Whether seeds and replies decide all that it shows: an episode can be played again."""
         return True
 
+    @property
+    def waits_s(self) -> float:
+        """Seconds beyond `data.timeout_s` that an answer may wait for others, such as a hint's
+        model."""
+        return 0.0
+
     def at_iteration(self, iteration: int) -> None:  # noqa: B027 (most environments do not change)
         """Take note, before each `reset`, of the iteration that the episode is played for."""
 

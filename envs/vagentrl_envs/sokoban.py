@@ -248,10 +248,11 @@ class Sokoban(ActionEnvironment):
         match self.format.state:
             case "natural":
                 words = self.vocabulary
+                example = _EXAMPLE if self.spec.boxes == 1 else _EXAMPLE_OF_MORE
                 return (
                     f"where the {words.player} is, with rows and columns counted from 0 at the top "
                     f"left corner, walls included, and where each {words.box} and {words.target} "
-                    f"is, seen from the {words.player}, for example: {self._in_words(_EXAMPLE)}"
+                    f"is, seen from the {words.player}, for example: {self._in_words(example)}"
                 )
             case "structured":
                 return (
@@ -299,6 +300,7 @@ class Sokoban(ActionEnvironment):
 
 
 _EXAMPLE = Room.parse("#####\n#P__#\n#X__#\n#__O#\n#####")
+_EXAMPLE_OF_MORE = Room.parse("######\n#P___#\n#X_X_#\n#O__O#\n######")
 
 
 def _relation(cell: Cell, other: Cell, name: str) -> str:

@@ -139,13 +139,18 @@ def test_a_claim_without_a_verdict_can_stop_the_run(run_dir: Path):
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
 
 
-def test_an_error_of_another_kind_is_not_taken_for_a_failed_verdict(run_dir: Path):
+def test_a_mistake_in_the_judge_is_a_failure_that_is_named(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+):
     class Broken(Exact):
         async def judge(self, claim: Claim) -> Verdict:
-            raise ZeroDivisionError("a mistake in the judge")
+            if claim.kind == "prediction":
+                raise ZeroDivisionError("a mistake in the judge")
+            return await super().judge(claim)
 
-    with pytest.raises(ZeroDivisionError):
-        fit(HONEST, reward(Broken()))
+    run = fit(HONEST, reward(Broken()))
+    assert scalars(run, "judge/failures") == [12]
+    assert "the first: ZeroDivisionError: a mistake in the judge" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -184,6 +189,16 @@ def test_evaluations_show_the_scores_and_earn_nothing(run_dir: Path):
 def test_what_a_judge_counts_is_logged_by_iteration(run_dir: Path):
     run = fit(HONEST, reward(), "--trainer.max_epochs=3")
     assert scalars(run, "judge/asked") == [24, 24, 24]
+
+
+def test_evaluations_have_counts_of_their_own(run_dir: Path):
+    validated = ("--trainer.limit_val_batches=1.0", "--data.val_episodes=2")
+    run = fit(failing_once(), reward(Exact("?")), *validated)
+    # two evaluations of two episodes; the sessions of an evaluation count on from those before
+    assert scalars(run, "val/judge/claims") == [12, 12]
+    assert scalars(run, "val/judge/asked") == [12, 12]
+    assert scalars(run, "judge/asked") == [24]
+    assert sum(scalars(run, "val/judge/failures")) + sum(scalars(run, "judge/failures")) == 1
 
 
 @pytest.mark.parametrize(

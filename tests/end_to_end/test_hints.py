@@ -1,5 +1,6 @@
 """Runs in which the agent is given hints."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ class Moody(FeedbackModel):
     def hint(self, situation: Situation) -> Hint:
         if situation.seeds[1] % 2:
             raise ChatError("no answer after 3 attempts")
+        return Hint("go")
+
+
+class Slow(FeedbackModel):
+    """Takes longer than the environment may."""
+
+    @property
+    def waits_s(self) -> float:
+        return 30.0
+
+    def hint(self, situation: Situation) -> Hint:
+        time.sleep(0.3)
         return Hint("go")
 
 
@@ -159,10 +172,23 @@ def test_one_and_one_iteration_are_two_bit_by_bit(settings: tuple[str, ...], run
     assert runs.fingerprint(resumed.model) == runs.fingerprint(whole.model)
 
 
-def test_what_cannot_be_played_again_cannot_go_on_from_batch_to_batch(run_dir: Path):
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_what_cannot_be_played_again_cannot_go_on_from_batch_to_batch(workers: str, run_dir: Path):
     moody = "--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody"
     with pytest.raises(ConfigError, match=r"set EndpointFeedback\.record, or leave data\.turns"):
-        fit(moody, "--data.turns=3")
+        fit(moody, "--data.turns=3", f"--data.workers={workers}")
+
+
+def test_waiting_for_a_hint_is_not_the_environments_fault(run_dir: Path):
+    run = fit(
+        "--data.env.init_args.feedback=tests.end_to_end.test_hints.Slow",
+        "--data.env.init_args.hint_share=1.0",
+        "--data.timeout_s=0.2",
+        "--trainer.max_epochs=1",
+        BRIEF,
+    )
+    assert [t.error for t in played(run)] == [None] * len(played(run))
+    assert all(turn.observation.hint for t in played(run) for turn in t.turns)
 
 
 def test_processes_give_the_same_hints_as_threads(run_dir: Path):

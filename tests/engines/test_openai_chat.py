@@ -71,6 +71,11 @@ def test_a_reply_comes_with_what_it_took():
     assert server.requests[0].path == "/v1/chat/completions"
 
 
+def test_half_a_surrogate_pair_is_no_text():
+    reply, _, _ = asked(says("a \ud83d b"))
+    assert reply.text == "a ? b"
+
+
 def test_the_request_holds_the_settings():
     with serving(says("hi")) as (server, url):
         chat = OpenAIChat("straw", url, extra_body={"seed": 3})

@@ -55,6 +55,12 @@ class Crowd(Parrot):
         return reply
 
 
+class Slow(Parrot):
+    async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
+        await asyncio.sleep(60)
+        return ChatReply("too late")
+
+
 class Deaf(Parrot):
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
         raise ChatError("connection refused")
@@ -137,6 +143,11 @@ def test_all_environments_ask_at_once_in_one_event_loop():
     assert len(crowd.loops) == 1
 
 
+def test_patience_is_more_than_none():
+    with pytest.raises(ConfigError, match=r"patience_s is 0; give more than 0"):
+        EndpointFeedback(Parrot(), patience_s=0)
+
+
 def test_an_empty_hint_is_a_failure():
     with pytest.raises(ChatError, match="an empty hint"):
         EndpointFeedback(Parrot(" \n")).hint(situation())
@@ -146,6 +157,22 @@ def test_what_the_model_raises_is_counted():
     environment = VerbalFeedback(corridor, EndpointFeedback(Deaf()))
     assert environment.reset(0).hint == ""
     assert environment.step(Reply("", actions=("Up",))).metrics["hint_failures"] == 1.0
+
+
+def test_a_hint_that_takes_too_long_is_a_failure_of_the_model():
+    feedback = EndpointFeedback(Slow(), patience_s=0.05)
+    assert VerbalFeedback(corridor, feedback).reset(0).hint == ""
+    with pytest.raises(ChatError, match=r"no hint within 0\.05 s"):
+        feedback.hint(situation())
+
+
+def test_a_hint_is_recorded_to_the_letter(tmp_path: Path):
+    said = "Go down.\r\nThen right.\rThen \u2603."
+    heard = [
+        EndpointFeedback(Parrot(said), record=str(tmp_path)).hint(situation()).text
+        for _ in range(2)
+    ]
+    assert heard == [said, said]
 
 
 def test_an_episode_that_is_played_again_gets_the_hints_of_the_record(tmp_path: Path):

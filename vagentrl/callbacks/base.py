@@ -41,8 +41,16 @@ class AgentCallback(Callback):
     def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
         """All episodes of the iteration were collected; add to what is logged about them."""
 
-    def on_evaluation(self, agent: AgentModule, trajectories: list[Trajectory]) -> list[Trajectory]:
-        """All episodes of an evaluation on one environment; what is returned is reported."""
+    def on_evaluation(
+        self, agent: AgentModule, trajectories: list[Trajectory], report: dict[str, float]
+    ) -> list[Trajectory]:
+        """All episodes of an evaluation on one environment; what is returned is reported.
+
+        Args:
+            agent: The module in training.
+            trajectories: The episodes.
+            report: Add to it what is logged beside them, without the prefix ``val/``.
+        """
         return trajectories
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:

@@ -14,7 +14,7 @@ from lightning import LightningModule, Trainer
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.collection import TRAIN
-from vagentrl.errors import ConfigError, EnvError, JudgeError, RolloutError
+from vagentrl.errors import ConfigError, JudgeError
 from vagentrl.judge import Judge, Verdict
 from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.judging.background import BackgroundLoop
@@ -180,13 +180,14 @@ class WorldModelReward(AgentCallback):
 
     def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
         tally, self._tally = self._tally, _Tally()
-        claims = tally.judged + tally.failures + tally.filtered
-        report |= {
-            "judge/claims": float(claims),
-            "judge/failures": float(tally.failures),
-            "time/judge": tally.waited_s,
-        }
+        report["time/judge"] = tally.waited_s
         report["time/environment"] -= tally.waited_s
+        report |= self._counts(tally)
+
+    def _counts(self, tally: _Tally) -> dict[str, float]:
+        """What there is to say of the claims in a tally, and what judging them took."""
+        claims = tally.judged + tally.failures + tally.filtered
+        report = {"judge/claims": float(claims), "judge/failures": float(tally.failures)}
         if self.filters:
             report["judge/filtered"] = tally.filtered / max(claims, 1)
         if self.templates is not None:
@@ -200,11 +201,16 @@ class WorldModelReward(AgentCallback):
             counted |= {f"judge/audit_{name}": value for name, value in second.items()}
         report |= {name: value - self._counted.get(name, 0.0) for name, value in counted.items()}
         self._counted = counted
+        return report
 
-    def on_evaluation(self, agent: AgentModule, trajectories: list[Trajectory]) -> list[Trajectory]:
+    def on_evaluation(
+        self, agent: AgentModule, trajectories: list[Trajectory], report: dict[str, float]
+    ) -> list[Trajectory]:
         if not self.evaluations:
             return trajectories
-        batch = self._settle(trajectories, _Tally())
+        tally = _Tally()
+        batch = self._settle(trajectories, tally)
+        report |= self._counts(tally)
         return [
             replace(
                 trajectory,
@@ -320,22 +326,13 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
     """A verdict, or why there is none."""
     try:
         return future.result(), None
-    except RolloutError as error:  # the boundary: a judge that fails is counted, not fatal
+    except Exception as error:  # the boundary: a judge that fails is counted, not fatal
         return None, f"{type(error).__name__}: {error}"
 
 
 def _check_environment(data: Any) -> str:
     """The training environment's system prompt, if its replies make claims that can be judged."""
-    pool = data.collector.pools[TRAIN]
-    worker = pool.hire()
-    try:
-        system_prompt, format, state = worker.submit(opening).result(pool.timeout_s)
-    except TimeoutError as error:
-        raise EnvError(
-            f"the environment did not start an episode within {pool.timeout_s:g} s; raise "
-            "data.timeout_s if it is meant to be that slow"
-        ) from error
-    pool.dismiss(worker)
+    system_prompt, format, state = data.collector.pools[TRAIN].ask(opening)
     if not format.claims:
         raise ConfigError(
             f"WorldModelReward is set, but replies in {type(format).__name__} say nothing about "

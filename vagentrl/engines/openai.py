@@ -292,6 +292,7 @@ class OpenAIChat(ChatModel):
                 "Does the model have a chat template?",
             )
         cost = self.prices.of(prompt_tokens, reply_tokens) if self.prices else 0.0
+        text = text.encode(errors="replace").decode()  # JSON can hold half a surrogate pair
         return ChatReply(session.without_key(text), prompt_tokens, reply_tokens, cost)
 
     def _meter(self, completion: dict[str, Any]) -> tuple[int, int]:

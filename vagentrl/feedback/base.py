@@ -67,6 +67,11 @@ class FeedbackModel(ABC):
         """Whether an episode that is played again gets the same hints again."""
         return True
 
+    @property
+    def waits_s(self) -> float:
+        """Seconds after which `hint` gives up; 0 where it does not wait for anything."""
+        return 0.0
+
     @abstractmethod
     def hint(self, situation: Situation) -> Hint | None:
         """Write a hint; None when there is nothing to say.

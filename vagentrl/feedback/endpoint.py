@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
-from vagentrl.chat import ChatModel
+from vagentrl.chat import ChatModel, ChatReply
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.feedback.base import Exchange, FeedbackModel, Hint, Situation
 
@@ -36,6 +36,8 @@ class EndpointFeedback(FeedbackModel):
         exploit_template: File with the template for hints to exploit; None for ours.
         explore_template: File with the template for hints to explore; None for ours.
         max_tokens: Tokens that a hint may have.
+        patience_s: Seconds that a hint may take in all, also those in which it waits for its turn
+            at the model; then there is none. `data.timeout_s` does not count them.
         record: Folder in which every hint is kept. An episode that is played again, in a resumed
             run for instance, gets the same hints out of it and is not charged for them twice.
             None asks anew.
@@ -47,12 +49,16 @@ class EndpointFeedback(FeedbackModel):
         exploit_template: str | None = None,
         explore_template: str | None = None,
         max_tokens: int = 160,
+        patience_s: float = 300.0,
         record: str | None = None,
     ) -> None:
         if max_tokens < 1:
             raise ConfigError(f"EndpointFeedback.max_tokens is {max_tokens}; give 1 or more")
+        if not patience_s > 0:
+            raise ConfigError(f"EndpointFeedback.patience_s is {patience_s}; give more than 0")
         self.model = model
         self.max_tokens = max_tokens
+        self.patience_s = patience_s
         self._templates = {
             "exploit": read_template("exploit", exploit_template),
             "explore": read_template("explore", explore_template),
@@ -63,12 +69,16 @@ class EndpointFeedback(FeedbackModel):
     def replays(self) -> bool:
         return self._record is not None
 
+    @property
+    def waits_s(self) -> float:
+        return self.patience_s
+
     def hint(self, situation: Situation) -> Hint:
         prompt = self.prompt(situation)
         path = self._path(prompt, situation)
         if path is not None and path.is_file():
-            return Hint(path.read_text(encoding="utf-8"))  # which costs nothing
-        reply = run_in_background(self.model.complete(prompt, max_tokens=self.max_tokens))
+            return Hint(path.read_bytes().decode())  # which costs nothing
+        reply = run_in_background(self._ask(prompt))
         text = reply.text.strip()
         if not text:
             raise ChatError("the feedback model wrote an empty hint")
@@ -76,6 +86,17 @@ class EndpointFeedback(FeedbackModel):
         if path is not None:
             _write(path, text)
         return hint
+
+    async def _ask(self, prompt: str) -> ChatReply:
+        try:
+            async with asyncio.timeout(self.patience_s):
+                return await self.model.complete(prompt, max_tokens=self.max_tokens)
+        except TimeoutError as error:
+            raise ChatError(
+                f"no hint within {self.patience_s:g} s, the time in which it waited for its turn "
+                "included; raise EndpointFeedback.patience_s, or allow the model more connections "
+                "and requests, or play fewer episodes at once"
+            ) from error
 
     def prompt(self, situation: Situation) -> str:
         """What the model is asked."""
@@ -132,8 +153,8 @@ def _written(exchange: Exchange) -> str:
 def _write(path: Path, text: str) -> None:
     """Whole or not at all, also when several processes write."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(text.encode())
     os.replace(file.name, path)
 
 

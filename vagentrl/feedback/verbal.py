@@ -90,6 +90,10 @@ class VerbalFeedback(Environment):
     def replays(self) -> bool:
         return self.environment.replays and self.feedback.replays
 
+    @property
+    def waits_s(self) -> float:
+        return self.environment.waits_s + self.feedback.waits_s
+
     def at_iteration(self, iteration: int) -> None:
         self._iteration = iteration
         self.environment.at_iteration(iteration)

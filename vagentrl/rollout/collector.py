@@ -16,7 +16,7 @@ from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, replays, reset, step
+from vagentrl.rollout.workers import Worker, WorkerPool, nature, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 T = TypeVar("T")
@@ -381,7 +381,8 @@ class RunningEpisode:
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
         """Bring the environment to where these replies had brought it."""
-        if replies and not await self._pool.run(self._worker, replays):
+        replays, _ = await self._pool.run(self._worker, nature)
+        if replies and not replays:
             raise EnvError(
                 f"environment {self.episode.environment!r} cannot play an episode again, so this "
                 "one cannot go on after a break; its seeds must decide all that it shows"

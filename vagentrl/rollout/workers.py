@@ -44,9 +44,9 @@ def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     return environment.system_prompt(), environment.format, environment.state()
 
 
-def replays(environment: Environment) -> bool:
-    """Whether an episode can be played again."""
-    return environment.replays
+def nature(environment: Environment) -> tuple[bool, float]:
+    """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
+    return environment.replays, environment.waits_s
 
 
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
@@ -248,6 +248,21 @@ class WorkerPool:
         else:
             worker.close()
 
+    def ask(self, function: Callable) -> Any:
+        """What a function says of an environment, before any episode is played.
+
+        Raises:
+            EnvError: When the environment raises or takes longer than `timeout_s`.
+        """
+        worker = self.hire()
+        try:
+            answer = worker.submit(function).result(self.timeout_s)
+        except TimeoutError as error:
+            worker.close()
+            raise self._too_slow(function) from error
+        self.dismiss(worker)
+        return answer
+
     async def run(self, worker: Worker, function: Callable, *arguments: Any) -> Any:
         """What a function says of the worker's environment.
 
@@ -258,14 +273,17 @@ class WorkerPool:
         try:
             return await asyncio.wait_for(answer, self.timeout_s)
         except TimeoutError as error:
-            raise EnvError(
-                f"environment {self.name!r} did not answer {function.__name__} within "
-                f"{self.timeout_s:g} s; raise timeout_s if it is meant to be that slow"
-            ) from error
+            raise self._too_slow(function) from error
         except EnvError as error:
             raise EnvError(
                 f"environment {self.name!r} failed in {function.__name__}: {error}"
             ) from error
+
+    def _too_slow(self, function: Callable) -> EnvError:
+        return EnvError(
+            f"environment {self.name!r} did not answer {function.__name__} within "
+            f"{self.timeout_s:g} s; raise timeout_s if it is meant to be that slow"
+        )
 
     def close(self) -> None:
         """Stop all idle workers."""
