@@ -1,0 +1,28 @@
+"""What is written about the project."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, heading = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if heading:
+            assert heading in map(anchor, re.findall(r"(?m)^#+ (.+)$", file.read_text())), target
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_left_to_be_filled_in(page: Path):
+    assert not re.search(r"@@|\bTODO\b|\bTBD\b|\bXXX\b", page.read_text())
