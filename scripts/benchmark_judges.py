@@ -14,19 +14,17 @@ of its threads that judge, which they hardly blur.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,6 +32,7 @@ from vagentrl.engine import Sampling
 from vagentrl.engines import OpenAIChat, TransformersEngine
 from vagentrl.formats import NoThink
 from vagentrl.judge import Claim, Judge, Verdict
+from vagentrl.judging.background import BackgroundLoop
 from vagentrl.models.load import checkpoint_path, load_policy
 from vagentrl.rollout.collector import Collector, Episode
 from vagentrl.rollout.renderer import Renderer
@@ -46,17 +45,6 @@ from vagentrl_judges.yes_no import YesNo
 COLUMNS = ("all_s", "busy_s", "judging_s")
 MODEL, CONTEXT, TURNS, AT_ONCE = "tiny-sokoban-text", 2048, 7, 128
 ROOT = Path(__file__).parents[1]
-
-
-class Background:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="judging", daemon=True).start()
-
-    def start(self, work: Coroutine[Any, Any, Verdict]) -> Future[Verdict]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
 class Judged(Sokoban):
@@ -72,7 +60,7 @@ class Judged(Sokoban):
     def __init__(
         self,
         judge: Judge | None,
-        background: Background,
+        background: BackgroundLoop,
         verdicts: list[Future[Verdict]],
         limit: int,
     ) -> None:
@@ -83,7 +71,7 @@ class Judged(Sokoban):
         if self.judge is not None and len(self.verdicts) < self.limit:
             state = self.state()
             claim = Claim("observation", state.natural, "natural", state, self.rubric())
-            self.verdicts.append(self.background.start(self.judge.judge(claim)))
+            self.verdicts.append(self.background.submit(self.judge.judge(claim)))
         return super().step(reply)
 
 
@@ -102,7 +90,7 @@ class Measured:
 
 def judging_threads_s() -> float:
     """Seconds of the processor that the threads of this process which judge have taken."""
-    judging = [t for t in threading.enumerate() if t.name in ("judging", "Apart")]
+    judging = [t for t in threading.enumerate() if t.name in ("judge", "Apart")]
     idents = [thread.ident for thread in judging if thread.ident is not None]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
 
@@ -120,7 +108,7 @@ def server(latency_s: float) -> Iterator[str]:
 
 
 def rollout(
-    judge: Judge | None, background: Background, args: argparse.Namespace, claims: int
+    judge: Judge | None, background: BackgroundLoop, args: argparse.Namespace, claims: int
 ) -> Measured:
     policy, renderer = load_policy(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
     engine = TransformersEngine()
@@ -155,7 +143,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    background = Background()
+    background = BackgroundLoop()
     taken: dict[str, list[Measured]] = {}
     with server(args.latency_ms / 1000) as url:
         judge = YesNo(OpenAIChat("straw", url, max_connections=args.connections, key_variable=None))

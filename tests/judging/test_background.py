@@ -1,4 +1,5 @@
 import asyncio
+import sys
 import threading
 from concurrent.futures import CancelledError
 
@@ -25,3 +26,11 @@ def test_closing_cancels_what_is_not_done_and_ends_the_thread():
     with pytest.raises(CancelledError):
         endless.result(0)
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+
+
+def test_the_interpreter_changes_hands_quickly_while_it_runs():
+    before = sys.getswitchinterval()
+    background = BackgroundLoop()
+    during = sys.getswitchinterval()
+    background.close()
+    assert during < before == sys.getswitchinterval()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+SWITCH_S = 0.0002
+"""How long a thread may keep the interpreter from another that wants it.
+
+The sampling thread wants it after every operation of torch's, and with Python's 5 ms it waits each
+time until judging has nothing more to do: judging then costs twice what it takes.
+"""
 
 
 class BackgroundLoop:
@@ -18,6 +26,8 @@ class BackgroundLoop:
     """
 
     def __init__(self) -> None:
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._switch_s, SWITCH_S))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judge", daemon=True)
         self._thread.start()
@@ -33,6 +43,7 @@ class BackgroundLoop:
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+        sys.setswitchinterval(self._switch_s)
 
 
 async def _cancel_all() -> None:
