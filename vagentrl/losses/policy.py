@@ -34,8 +34,7 @@ class PolicyLoss(ABC):
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         """Scalars worth a plot, by name."""
         old, mask = batch.scores.old_logprobs, batch.rollout.action_mask
-        metrics = {"approximate_kl": approximate_kl(logprobs, old, mask)}
-        return metrics if self.importance is None else metrics | self.importance.metrics(batch)
+        return {"approximate_kl": approximate_kl(logprobs, old, mask)}
 
 
 def approximate_kl(

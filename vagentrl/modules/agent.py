@@ -195,6 +195,9 @@ class AgentModule(LightningModule):
         for behaviour in self.behaviours():
             rollout = behaviour.on_scores(self, rollout, scores)
         credit = self.advantage(rollout, scores)
+        if self.policy_loss.importance is not None:
+            for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
+                self.record(f"train/{name}", float(value))
         if scores.values is not None and credit.returns is not None:
             seen = rollout.action_mask
             error = (credit.returns - scores.values)[seen].var()
