@@ -35,8 +35,9 @@ class AdamW:
         warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
         final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
         betas: Decay of the two moments.
-        eps: Added to the root of the second moment. Larger than usual: on tokens that are nearly
-            certain the gradients are tiny, and a small eps would blow them up.
+        eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
+            tokens that are nearly certain would be blown up; that is as large as the gradients of
+            billions of parameters, and would weaken their steps.
         weight_decay: Decoupled weight decay.
     """
 
@@ -45,7 +46,7 @@ class AdamW:
     warmup_iterations: int = 0
     final_lr_scale: float = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-5
+    eps: float = 1e-8
     weight_decay: float = 0.0
 
 
