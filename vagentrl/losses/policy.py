@@ -19,6 +19,9 @@ class PolicyLoss(ABC):
         importance: Correct for what sampled being another policy than the one that is scored.
     """
 
+    reusable = True
+    """Whether a batch is good for several updates: the loss allows for a policy that has moved."""
+
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         self.importance = importance
 

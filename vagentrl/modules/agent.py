@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,10 +17,17 @@ from transformers import PreTrainedModel
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
+from vagentrl.errors import ConfigError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.checks import (
+    check_at_least_0,
+    check_fits,
+    check_resumable,
+    check_trainer,
+)
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
@@ -48,6 +56,25 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("actor_lr", "critic_lr", "warmup_iterations", "weight_decay"):
+            check_at_least_0(f"optimizer.{name}", getattr(self, name))
+        if not 0 <= self.final_lr_scale <= 1:
+            raise ConfigError(
+                f"model.optimizer.final_lr_scale is {self.final_lr_scale}; give a share of the "
+                "rates from 0 to 1 (1 keeps them)"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(
+                f"model.optimizer.betas is {self.betas}; give two numbers from 0 to below 1 "
+                "(0.9 and 0.999 are usual)"
+            )
+        if not 0 < self.eps < math.inf:
+            raise ConfigError(
+                f"model.optimizer.eps is {self.eps}; give a small number above 0 (without it, what "
+                "has no gradient is divided by 0)"
+            )
 
 
 class AgentModule(LightningModule):
@@ -111,6 +138,25 @@ class AgentModule(LightningModule):
         self.iteration = 0  # those whose update is done
         self.warmup = Warmup()
         self.needs_reference = False
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Raise on settings that cannot work."""
+        check_at_least_0("value_coef", self.value_coef)
+        check_at_least_0("entropy_coef", self.entropy_coef)
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ConfigError(
+                f"model.value_clip is {self.value_clip}; give a distance above 0, or null to clip "
+                "nothing"
+            )
+        if self.score_batch_size < 1:
+            raise ConfigError(
+                f"model.score_batch_size is {self.score_batch_size}; it must be at least 1"
+            )
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            check_trainer(self.trainer, self.settings.final_lr_scale)
 
     # ------------------------------------------------------------------------------- the models
 
@@ -362,8 +408,11 @@ class AgentModule(LightningModule):
             del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.trainer.state.fn == "fit":
+            check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
         checkpoint["state_dict"] |= self._as_loaded()
+        check_fits(checkpoint["state_dict"], self.state_dict())
 
     def _as_loaded(self) -> dict[str, Tensor]:
         """Weights that are for ever as their model's own checkpoint has them: none is saved."""
