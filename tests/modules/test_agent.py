@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from lightning import Callback, LightningModule, Trainer
 
 from tests import runs
 from vagentrl.advantages import MaskedGAE
 from vagentrl.callbacks import AgentCallback
-from vagentrl.errors import ConfigError
-from vagentrl.modules.agent import AdamW, AgentModule
+from vagentrl.errors import ConfigError, VagentError
+from vagentrl.modules.agent import SKIPPED_AT_MOST, AdamW, AgentModule
 from vagentrl.types import RolloutBatch, Scores
 
 NO_EVALUATION = ("--trainer.limit_val_batches=0",)
@@ -85,6 +86,82 @@ def test_a_trainer_that_has_fitted_can_fit_again(run_dir: Path):
     run.trainer.fit_loop.max_epochs = 2
     run.trainer.fit(run.model, run.datamodule)
     assert run.model.iteration == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_half_precision_without_a_full_copy_is_warned_of(
+    dtype: str, run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    runs.fit(*NO_EVALUATION, "--trainer.max_epochs=1", f"--model.dtype={dtype}")
+    assert ("what learns is bfloat16" in caplog.text) == (dtype == "bfloat16")
+
+
+class Poison(Callback):
+    """Makes gradients NaN, in these steps of the optimizer."""
+
+    def __init__(self, steps: range) -> None:
+        self.steps = steps
+        self.actors: list[str] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.actors.append(runs.fingerprint(pl_module.actor))  # pyright: ignore
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step in self.steps:
+            gradients = (p.grad for p in pl_module.parameters() if p.grad is not None)
+            next(gradients).view(-1)[0] = torch.nan
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_train_start(trainer, pl_module)
+
+
+def poisoned(steps: range, iterations: int) -> tuple[Any, Poison]:
+    """A run with two steps in each iteration, and what was poisoned."""
+    run = runs.prepare(*NO_EVALUATION, f"--trainer.max_epochs={iterations}")
+    poison = Poison(steps)
+    runs.callbacks(run).append(poison)
+    return run, poison
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_and_the_run_goes_on(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    run, poison = poisoned(range(2, 4), iterations=3)  # all of the second iteration
+    run.trainer.fit(run.model, run.datamodule)
+    first, second, third = poison.actors[1:]
+    assert poison.actors[0] != first == second != third
+    assert all(p.isfinite().all() for p in run.model.parameters())
+    events = runs.events(run)
+    assert [event.value for event in events.Scalars("optim/skipped_steps")] == [0, 2, 0]
+    assert len(events.Scalars("optim/actor_grad_norm")) == 2
+    assert "iteration 1: a step is skipped (actor_grad_norm nan" in caplog.text
+
+
+def test_a_run_that_takes_no_step_any_more_ends(run_dir: Path):
+    run, _ = poisoned(range(2, 100), iterations=20)
+    with pytest.raises(VagentError, match=f"{SKIPPED_AT_MOST} steps in a row"):
+        run.trainer.fit(run.model, run.datamodule)
+    assert run.trainer.global_step < 2 + SKIPPED_AT_MOST + 1
+    saved = torch.load(runs.folder(run) / "checkpoints" / "last.ckpt", weights_only=True)
+    assert all(w.isfinite().all() for w in saved["state_dict"].values())
+
+
+class Spoil(Callback):
+    """As a step of infinite length would."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        with torch.no_grad():
+            next(p for p in pl_module.parameters() if p.requires_grad).view(-1)[0] = torch.inf
+
+
+def test_weights_that_are_not_finite_are_not_saved(run_dir: Path):
+    run = runs.prepare(*NO_EVALUATION)
+    runs.callbacks(run).append(Spoil())
+    with pytest.raises(VagentError, match=r"1 of the tensors that learn are no longer finite"):
+        run.trainer.fit(run.model, run.datamodule)
+    assert not list(run_dir.rglob("*.ckpt"))
 
 
 class OtherSampler(AgentCallback):

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor
+from torch import Tensor, nn
 
 from vagentrl.errors import ConfigError, VagentError
 
@@ -48,6 +48,17 @@ def check_trainer(trainer: Trainer, final_lr_scale: float) -> None:
             )
 
 
+def check_finite(module: nn.Module) -> None:
+    """Refuse to save weights that are spoilt."""
+    learning = (item for item in module.named_parameters() if item[1].requires_grad)
+    bad = [name for name, weight in learning if not weight.isfinite().all()]
+    if bad:
+        raise VagentError(
+            f"{len(bad)} of the tensors that learn are no longer finite ({bad[0]}, …), so they are "
+            "not saved; resume from the last checkpoint, with lower rates"
+        )
+
+
 def check_resumable(checkpoint: Mapping[str, Any]) -> None:
     """Refuse to go on from a checkpoint that does not hold the end of an iteration."""
     if "state_dict" in checkpoint and "optimizer_states" not in checkpoint:
@@ -82,3 +93,9 @@ def check_fits(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             "model.policy, critic and lora as in the run that saved it, and an advantage with or "
             "without a critic as there"
         )
+
+
+def half_precision(module: nn.Module) -> list[str]:
+    """Names of the types below float32 of weights that learn."""
+    types = {p.dtype for p in module.parameters() if p.requires_grad and p.dtype.itemsize < 4}
+    return sorted(str(dtype).removeprefix("torch.") for dtype in types)
