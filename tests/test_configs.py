@@ -35,6 +35,18 @@ def test_a_recipe_builds(path: Path, capsys: pytest.CaptureFixture[str]):
     assert "everything but the weights can be built" in printed
 
 
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_steps_in_float32_with_an_eps_for_its_size(path: Path):
+    recipe = yaml.safe_load(path.read_text())
+    trainer, model = recipe["trainer"], recipe["model"]
+    if model.get("dtype") == "bfloat16":  # then small steps are rounded away, unless ...
+        assert trainer["strategy"].startswith("deepspeed")  # ... this keeps a copy in float32
+    elif trainer["accelerator"] == "gpu":
+        assert (model["dtype"], trainer["precision"]) == ("float32", "bf16-mixed")
+    tiny = model["policy"].startswith("tiny-")
+    assert model["optimizer"].get("eps") == ("1e-5" if tiny else None)  # YAML 1.1 text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALGORITHMS, ids=name)
 def test_a_recipe_runs_and_learns_something(path: Path, run_dir: Path):

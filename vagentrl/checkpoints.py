@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -41,3 +42,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             ) from error
         finally:
             partial.unlink(missing_ok=True)
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return super().load_checkpoint(path, *args, **kwargs)
+        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+            why = str(error).strip().splitlines()[0]
+            raise VagentError(
+                f"{path} cannot be read as a checkpoint ({type(error).__name__}: {why}); give one "
+                "that ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
+            ) from error

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from vagentrl.callbacks import (
 from vagentrl.checkpoints import AtomicCheckpointIO
 from vagentrl.data import RolloutDataModule
 from vagentrl.doctor import examine, machine
+from vagentrl.errors import ConfigError
 from vagentrl.memory import Shards, memory_plan, table
 from vagentrl.modules.agent import AgentModule
 from vagentrl.parser import Parser
@@ -39,6 +41,7 @@ _IDLE_WARNINGS = (
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's own use
     r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_policy`
     r"The dirpath has changed from",  # a resumed run has a folder of its own
+    r"Since DeepSpeed handles gradient clipping internally",  # as `AgentModule` knows
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
 _IDLE_MESSAGES = ("litlogger", "litmodels", "`Trainer.fit` stopped: `max_epochs=")
@@ -101,6 +104,16 @@ class VagentCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's settings overrule the YAML and the command line."""
+        command = self.config.get("subcommand")
+        path = self.config[command].get("ckpt_path") if command else None
+        if path is None or path in ("best", "last", "hpc") or ":" in path or Path(path).exists():
+            return
+        folder = Path(path).parent
+        names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+        raise ConfigError(
+            f"--ckpt_path: there is no checkpoint {path}; {folder} holds "
+            f"{', '.join(names) or 'nothing'}"
+        )
 
 
 class _CheckCLI(VagentCLI):
@@ -138,6 +151,8 @@ def run_check(args: Sequence[str]) -> None:
     for callback in cli.trainer.callbacks:  # pyright: ignore
         if isinstance(callback, AgentCallback) and not isinstance(callback, ProgressBar):
             callback.setup(cli.trainer, agent, "fit")
+    agent.trainer = cli.trainer
+    agent.setup("fit")
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())

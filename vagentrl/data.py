@@ -132,6 +132,7 @@ class RolloutDataModule(LightningDataModule):
             return
         self._check_estimator(self._agent.advantage)
         self._check_importance(self._agent.policy_loss)
+        self._warn_of_reuse(self._agent.policy_loss)
         model = self._agent.policy_name
         can_read = context_length(load_config(model))
         context_room = min(self.wanted_context or can_read, can_read)
@@ -158,6 +159,7 @@ class RolloutDataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         self.source.close()
+        self.trainer.accumulate_grad_batches = 1  # pyright: ignore
         for pool in self.collector.pools.values():
             pool.close()
 
@@ -332,4 +334,19 @@ class RolloutDataModule(LightningDataModule):
                 f"data.staleness is {self.staleness}, so the weights that learn are not those that "
                 f"sampled, and model.policy_loss is {type(loss).__name__} without importance "
                 "weights; set model.policy_loss.importance to vagentrl.losses.TruncatedImportance"
+            )
+
+    def _warn_of_reuse(self, loss: PolicyLoss) -> None:
+        rows = self.groups * self.group_size  # at least
+        updates = self.passes * max(1, round(rows / self.minibatch_size))
+        if updates > 1 and not loss.reusable:
+            log.warning(
+                "model.policy_loss is %s, which is right for one update a batch, and data.passes "
+                "%d with data.minibatch_size %d makes about %d: give passes 1 and a minibatch_size "
+                "of %d or more, or a loss with a ratio",
+                type(loss).__name__,
+                self.passes,
+                self.minibatch_size,
+                updates,
+                rows,
             )

@@ -77,19 +77,46 @@ def test_a_warmup_ends_when_the_loss_no_longer_falls(run_dir: Any):
     assert len(scalars(run, "train/policy_loss")) == 2
 
 
+WITHIN_THE_EPOCH = (  # Lightning then saves after the evaluation
+    "--trainer.check_val_every_n_epoch=1",
+    "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",
+    "--trainer.callbacks.save_last=true",
+    "--trainer.callbacks.save_on_train_epoch_end=false",
+)
+
+
 @pytest.mark.parametrize("half", [1, 2, 3])
-def test_a_warmup_that_is_resumed_is_the_warmup_that_would_have_been(half: int, run_dir: Any):
+@pytest.mark.parametrize(
+    "saving",
+    [("--trainer.limit_val_batches=0",), WITHIN_THE_EPOCH],
+    ids=["after-the-epoch", "within-the-epoch"],
+)
+def test_a_warmup_that_is_resumed_is_the_warmup_that_would_have_been(
+    half: int, saving: tuple[str, ...], run_dir: Any
+):
     settings = (
+        *saving,
         "--trainer.callbacks+=vagentrl.callbacks.CriticWarmup",
         "--trainer.callbacks.rounds=3",
         "--trainer.callbacks.tolerance=1.0",
-        "--trainer.limit_val_batches=0",
     )
     whole = runs.fit(*settings, "--trainer.max_epochs=4")
     first = runs.fit(*settings, f"--trainer.max_epochs={half}")
     path = str(runs.folder(first) / "checkpoints" / "last.ckpt")
     second = runs.fit(*settings, "--trainer.max_epochs=4", "--ckpt_path", path)
     assert runs.fingerprint(second.model) == runs.fingerprint(whole.model)
+
+
+def test_a_round_in_which_nothing_is_kept_is_passed_over(run_dir: Any):
+    none = ("--data.filter=DynamicSampling", "--data.filter.min_std=1000", "--data.filter.rounds=1")
+    run = runs.fit(
+        "--trainer.callbacks+=vagentrl.callbacks.CriticWarmup",
+        "--trainer.callbacks.rounds=2",
+        "--trainer.callbacks.tolerance=1.0",
+        "--trainer.limit_val_batches=0",
+        *none,
+    )
+    assert (run.model.iteration, run.trainer.global_step) == (2, 0)
 
 
 def test_a_warmup_of_nothing_is_refused():

@@ -14,7 +14,8 @@ from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 class Notes:
     """Stands for the agent: what is recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, actor_is_training: bool = True) -> None:
+        self.actor_is_training = actor_is_training
         self.seen: dict[str, float] = {}
 
     def record(self, name: str, value: float) -> None:
@@ -98,6 +99,22 @@ def test_an_adaptive_coefficient_steers_towards_the_target(difference: float, fa
     assert control.coefficient == 0.5  # the update that follows still uses the old one
     end_update(control)
     assert control.coefficient == pytest.approx(0.5 * factor, rel=1e-5)
+
+
+def test_an_iteration_of_many_episodes_changes_the_coefficient_by_a_fifth_at_most():
+    control = KLControl(0.5, target=0.1, horizon=1)
+    for factor in (0.8, 0.64):
+        adjust(control, batch(), -3.0)  # 2 episodes, twice the horizon
+        end_update(control)
+        assert control.coefficient == pytest.approx(0.5 * factor)
+
+
+def test_a_warm_up_of_the_critic_leaves_the_coefficient():
+    control, rollout = KLControl(0.5, target=0.1, horizon=10), batch()
+    warming: Any = Notes(actor_is_training=False)
+    control.on_scores(warming, rollout, scores(rollout, 0.0))
+    end_update(control)
+    assert control.coefficient == 0.5
 
 
 def test_a_fixed_coefficient_stays():

@@ -1,6 +1,8 @@
 """Stopping and going on is the same as never having stopped."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +78,73 @@ def test_the_adapted_coefficient_survives_and_a_fixed_one_is_as_configured(run_d
 def test_a_checkpoint_holds_no_copy_of_the_reference(run_dir: Path):
     saved = torch.load(last_checkpoint(runs.fit()), weights_only=True)["state_dict"]
     assert {name.split(".")[0] for name in saved} == {"actor", "critic"}
+
+
+def message(*settings: str) -> str:
+    """What the command ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *runs.arguments(*settings)])
+    return str(ended.value.code)
+
+
+class StopWithin(Callback):
+    """Saves in the middle of the second iteration, as it would be saved before a crash."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.current_epoch == 1 and not trainer.is_last_batch:
+            trainer.save_checkpoint("within.ckpt")
+
+
+def test_a_checkpoint_from_within_an_iteration_is_refused(run_dir: Path):
+    runs.fit("--trainer.callbacks+=tests.end_to_end.test_resume.StopWithin")
+    assert "saved within iteration 1, and the rest" in message("--ckpt_path", "within.ckpt")
+
+
+def test_weights_alone_are_no_checkpoint_to_go_on_from(run_dir: Path):
+    runs.fit().trainer.save_checkpoint("weights.ckpt", weights_only=True)
+    assert "holds weights alone" in message("--ckpt_path", "weights.ckpt")
+    main(["validate", *runs.arguments("--ckpt_path", "weights.ckpt")])
+
+
+GROUPS = ("--model.advantage=vagentrl.advantages.GroupRelative",)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (GROUPS, (), r"it lacks critic\.\S+ and \d+ more\. Set model\.policy"),
+        (
+            (),
+            GROUPS,
+            r"it also holds critic\.\S+ and \d+ more\. Set model\.policy, critic and lora",
+        ),
+        ((), ("--model.lora.rank=2",), r"it lacks actor\.\S+ and \d+ more; it also holds actor"),
+        (
+            (),
+            ("--model.policy=tiny-sokoban-text",),
+            r"it has another shape of actor\.policy\.\S+ and",
+        ),
+    ],
+    ids=["no-critic", "critic", "lora", "policy"],
+)
+def test_a_checkpoint_of_other_models_is_refused_by_name(
+    before: tuple[str, ...], now: tuple[str, ...], said: str, run_dir: Path
+):
+    saved = runs.fit(*before, "--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
+    assert re.search(said, message(*now, "--ckpt_path", last_checkpoint(saved)))
+
+
+def test_what_is_no_checkpoint_is_refused_by_name(run_dir: Path):
+    Path("there").mkdir()
+    Path("there/last.ckpt").write_text("not one")
+    missing = message("--ckpt_path", "there/lost.ckpt")
+    assert "there is no checkpoint there/lost.ckpt; there holds last.ckpt" in missing
+    assert "there/last.ckpt cannot be read as a checkpoint" in message(
+        "--ckpt_path", "there/last.ckpt"
+    )
+    assert "there cannot be read as a checkpoint" in message("--ckpt_path", "there")
 
 
 class FillTheDisk(Callback):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning import LightningModule, Trainer
 
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vagentrl.types import TrainBatch
 
 log = logging.getLogger(__name__)
 
@@ -76,20 +82,40 @@ class CriticWarmup(AgentCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         pl_module.warmup = Warmup(self.rounds, self.batches, self.part)  # pyright: ignore
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._losses: list[Tensor] = []
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: TrainBatch | None,
+        batch_idx: int,
+    ) -> None:
         agent: Any = pl_module
-        if agent.actor_is_training:  # from the next iteration on, or already
+        if agent.actor_is_training or batch is None:
             return
-        before, self._loss = self._loss, float(trainer.callback_metrics["train/value_loss"])
-        if self.tolerance is not None and self._loss > before * (1 - self.tolerance):
+        self._losses.append(outputs["loss"])  # the critic's alone
+        if trainer.is_last_batch:  # a checkpoint may be saved before the epoch ends
+            loss = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
+            self._compare(float(trainer.strategy.reduce(loss, reduce_op="mean")), agent)
+
+    def _compare(self, loss: float, agent: Any) -> None:
+        """End the warm-up with this round if its loss is no longer much below the last one's."""
+        before, self._loss = self._loss, loss
+        done = agent.iteration + 1
+        if self.tolerance is None or done >= agent.warmup.rounds:
+            return
+        if loss > before * (1 - self.tolerance):
             log.info(
                 "the critic is warm after %d rounds: value loss %.4g, then %.4g",
-                agent.iteration,
+                done,
                 before,
-                self._loss,
+                loss,
             )
-            self.rounds = agent.iteration
-            agent.warmup = replace(agent.warmup, rounds=self.rounds)
+            self.rounds = done
+            agent.warmup = replace(agent.warmup, rounds=done)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rounds": self.rounds, "loss": self._loss}

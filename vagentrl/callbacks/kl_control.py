@@ -30,7 +30,7 @@ class KLControl(AgentCallback):
         target: KL per token to steer towards (Ziegler et al. 2019, "Fine-tuning language models
             from human preferences", section 2.2); None keeps the coefficient.
         horizon: Slowness of an adaptive coefficient: in as many episodes it changes by a fifth at
-            most.
+            most, and so it does in an iteration of more.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class KLControl(AgentCallback):
         kl = float(penalty.sum() / mask.sum())
         agent.record("rollout/kl", kl)
         agent.record("rollout/kl_coefficient", self.coefficient)
-        self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
+        if agent.actor_is_training:  # else nothing drifts, whatever the coefficient
+            self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
         if self.place == "loss":
             return rollout
         return replace(rollout, rewards=rollout.rewards - self.coefficient * penalty)
@@ -79,7 +80,7 @@ class KLControl(AgentCallback):
         if self.target is None:
             return self.coefficient
         error = min(max(kl / self.target - 1, -0.2), 0.2)
-        return self.coefficient * (1 + error * episodes / self.horizon)
+        return self.coefficient * (1 + error * min(episodes / self.horizon, 1))
 
     def on_train_batch_end(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor
 from vagentrl.errors import ConfigError
 from vagentrl.losses.ratio import masked_mean, probability_ratio
 from vagentrl.losses.sequences import sequence_sum
-from vagentrl.types import TrainBatch
+from vagentrl.types import RolloutBatch, Scores, TrainBatch
 
 Level = Literal["token", "turn", "row"]
 
@@ -61,11 +61,10 @@ class TruncatedImportance:
             )
 
     @torch.no_grad()
-    def ratio(self, batch: TrainBatch) -> Tensor:
+    def ratio(self, rollout: RolloutBatch, scores: Scores) -> Tensor:
         """``(B, T)``, not capped."""
-        rollout = batch.rollout
         return importance_ratio(
-            batch.scores.old_logprobs,
+            scores.old_logprobs,
             rollout.rollout_logprobs,
             rollout.action_mask,
             rollout.turn_ids,
@@ -74,12 +73,13 @@ class TruncatedImportance:
 
     def weights(self, batch: TrainBatch) -> Tensor:
         """``(B, T)`` between 0 and ``cap``."""
-        return self.ratio(batch).clamp(max=self.cap)
+        return self.ratio(batch.rollout, batch.scores).clamp(max=self.cap)
 
-    def metrics(self, batch: TrainBatch) -> dict[str, Tensor]:
-        """Over sampled tokens: the mean weight, the share that is capped, and the effective sample
-        size as a share, ``(sum w)^2 / (n sum w^2)``: 1 when all weigh the same."""
-        ratio, mask = self.ratio(batch), batch.rollout.action_mask
+    def metrics(self, rollout: RolloutBatch, scores: Scores) -> dict[str, Tensor]:
+        """Over the sampled tokens of a whole batch: the mean weight, the share that is capped, and
+        the effective sample size as a share, ``(sum w)^2 / (n sum w^2)``: 1 when all weigh the
+        same."""
+        ratio, mask = self.ratio(rollout, scores), rollout.action_mask
         weights = ratio.clamp(max=self.cap)
         mean, square = masked_mean(weights, mask), masked_mean(weights.square(), mask)
         return {

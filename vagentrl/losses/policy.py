@@ -19,6 +19,9 @@ class PolicyLoss(ABC):
         importance: Correct for what sampled being another policy than the one that is scored.
     """
 
+    reusable = True
+    """Whether a batch is good for several updates: the loss allows for a policy that has moved."""
+
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         self.importance = importance
 
@@ -34,8 +37,7 @@ class PolicyLoss(ABC):
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         """Scalars worth a plot, by name."""
         old, mask = batch.scores.old_logprobs, batch.rollout.action_mask
-        metrics = {"approximate_kl": approximate_kl(logprobs, old, mask)}
-        return metrics if self.importance is None else metrics | self.importance.metrics(batch)
+        return {"approximate_kl": approximate_kl(logprobs, old, mask)}
 
 
 def approximate_kl(

@@ -25,6 +25,8 @@ class Reinforce(PolicyLoss):
         importance: Correct for what sampled being another policy than the one that is scored.
     """
 
+    reusable = False
+
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         super().__init__(importance)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,19 +12,34 @@ from typing import Any, Literal, cast
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
+from vagentrl.errors import ConfigError, VagentError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.checks import (
+    check_at_least_0,
+    check_finite,
+    check_fits,
+    check_resumable,
+    check_trainer,
+    half_precision,
+)
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
+
+log = logging.getLogger(__name__)
+
+SKIPPED_AT_MOST = 8
+"""Steps in a row; a loss scale for float16 may take some to settle."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +52,9 @@ class AdamW:
         warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
         final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
         betas: Decay of the two moments.
-        eps: Added to the root of the second moment. Larger than usual: on tokens that are nearly
-            certain the gradients are tiny, and a small eps would blow them up.
+        eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
+            tokens that are nearly certain would be blown up; that is as large as the gradients of
+            billions of parameters, and would weaken their steps.
         weight_decay: Decoupled weight decay.
     """
 
@@ -45,8 +63,27 @@ class AdamW:
     warmup_iterations: int = 0
     final_lr_scale: float = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-5
+    eps: float = 1e-8
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("actor_lr", "critic_lr", "warmup_iterations", "weight_decay"):
+            check_at_least_0(f"optimizer.{name}", getattr(self, name))
+        if not 0 <= self.final_lr_scale <= 1:
+            raise ConfigError(
+                f"model.optimizer.final_lr_scale is {self.final_lr_scale}; give a share of the "
+                "rates from 0 to 1 (1 keeps them)"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(
+                f"model.optimizer.betas is {self.betas}; give two numbers from 0 to below 1 "
+                "(0.9 and 0.999 are usual)"
+            )
+        if not 0 < self.eps < math.inf:
+            raise ConfigError(
+                f"model.optimizer.eps is {self.eps}; give a small number above 0 (without it, what "
+                "has no gradient is divided by 0)"
+            )
 
 
 class AgentModule(LightningModule):
@@ -110,6 +147,41 @@ class AgentModule(LightningModule):
         self.iteration = 0  # those whose update is done
         self.warmup = Warmup()
         self.needs_reference = False
+        self._skipped = 0  # steps in a row
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Raise on settings that cannot work."""
+        check_at_least_0("value_coef", self.value_coef)
+        check_at_least_0("entropy_coef", self.entropy_coef)
+        if self.value_clip is not None and not self.value_clip > 0:
+            raise ConfigError(
+                f"model.value_clip is {self.value_clip}; give a distance above 0, or null to clip "
+                "nothing"
+            )
+        if self.score_batch_size < 1:
+            raise ConfigError(
+                f"model.score_batch_size is {self.score_batch_size}; it must be at least 1"
+            )
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit":
+            check_trainer(self.trainer, self.settings.final_lr_scale)
+        if isinstance(self.trainer.strategy, DeepSpeedStrategy):
+            self._prepare_deepspeed(self.trainer.strategy)
+
+    def _prepare_deepspeed(self, strategy: DeepSpeedStrategy) -> None:
+        assert strategy.config is not None
+        if strategy.zero_stage_3:
+            raise ConfigError(
+                "trainer.strategy is DeepSpeed's stage 3, which takes weights apart while they are "
+                "made, and models cannot be loaded like that yet; take deepspeed_stage_2"
+            )
+        # for its log; else Lightning would have episodes collected before there is a model
+        size = self.trainer.datamodule.micro_batch_size  # pyright: ignore
+        strategy.config.setdefault("train_micro_batch_size_per_gpu", size)
+        # Lightning's would round old log-probs to bfloat16
+        self.trainer.precision_plugin.convert_input = _as_it_is  # pyright: ignore
 
     # ------------------------------------------------------------------------------- the models
 
@@ -149,6 +221,14 @@ class AgentModule(LightningModule):
             self.reference = ActorWithoutAdapter(self.actor)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        half = half_precision(self)
+        if half and not isinstance(self.trainer.strategy, DeepSpeedStrategy):
+            log.warning(
+                "what learns is %s, and trainer.strategy keeps no float32 copy: small steps are "
+                "rounded away. Set model.dtype to float32 (and trainer.precision to bf16-mixed), "
+                "or take a DeepSpeed strategy",
+                " and ".join(half),
+            )
         rates = {"actor": self.settings.actor_lr, "critic": self.settings.critic_lr}
         groups = [
             {"name": name, "params": [p for p in module.parameters() if p.requires_grad], "lr": lr}
@@ -195,6 +275,9 @@ class AgentModule(LightningModule):
         for behaviour in self.behaviours():
             rollout = behaviour.on_scores(self, rollout, scores)
         credit = self.advantage(rollout, scores)
+        if self.policy_loss.importance is not None:
+            for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
+                self.record(f"train/{name}", float(value))
         if scores.values is not None and credit.returns is not None:
             seen = rollout.action_mask
             error = (credit.returns - scores.values)[seen].var()
@@ -237,6 +320,17 @@ class AgentModule(LightningModule):
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
         return batch  # batches are made where the models are
+
+    @property
+    def _deepspeed(self) -> Any | None:
+        """DeepSpeed's engine, where it takes the steps."""
+        strategy = self.trainer.strategy
+        return strategy.deepspeed_engine if isinstance(strategy, DeepSpeedStrategy) else None
+
+    def on_train_batch_start(self, batch: TrainBatch, batch_idx: int) -> None:
+        if self._deepspeed is not None:  # it was set up before the number of passes was known
+            last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
+            self._deepspeed.set_gradient_accumulation_boundary(last)
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
         """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
@@ -312,15 +406,51 @@ class AgentModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip actor and critic apart: a large error of the critic must not silence the actor."""
+        """Clip actor and critic apart: a large error of the critic must not silence the actor.
+
+        A gradient that is not finite moves nothing.
+        """
+        if self._deepspeed is not None:  # it does both by itself, with one norm
+            return
         limit = gradient_clip_val or float("inf")
-        for group in optimizer.param_groups:
-            norm = torch.nn.utils.clip_grad_norm_(group["params"], limit)
-            self.log(
-                f"optim/{group['name']}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1
+        norms = {
+            f"{group['name']}_grad_norm": torch.nn.utils.clip_grad_norm_(group["params"], limit)
+            for group in optimizer.param_groups
+        }
+        if not self._are_finite(norms):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    def _are_finite(self, norms: dict[str, Any]) -> bool:
+        """Whether a step can be taken; logs it.
+
+        Raises:
+            VagentError: When too many in a row could not.
+        """
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        note = partial(self.log, on_step=False, on_epoch=True, batch_size=1)
+        note("optim/skipped_steps", float(not finite), reduce_fx="sum")
+        if finite:
+            self._skipped = 0
+            for name, norm in norms.items():
+                note(f"optim/{name}", norm)
+            return True
+        self._skipped += 1
+        seen = ", ".join(f"{name} {float(norm)}" for name, norm in norms.items())
+        log.warning("iteration %d: a step is skipped (%s)", self.iteration, seen)
+        if self._skipped == SKIPPED_AT_MOST:
+            raise VagentError(
+                f"{self._skipped} steps in a row had a gradient that is not finite ({seen}), so "
+                "nothing is learned; look for what else is not finite among the logged train/ and "
+                "rollout/ scalars, then resume from the last checkpoint with lower rates"
             )
+        return False
 
     def on_train_batch_end(self, outputs: Any, batch: TrainBatch | None, batch_idx: int) -> None:
+        engine = self._deepspeed
+        if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
+            self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
             self.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)
@@ -353,13 +483,18 @@ class AgentModule(LightningModule):
     # ------------------------------------------------------------------------------ checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        check_finite(self)
         checkpoint["iteration"] = self.iteration
         for name in self._as_loaded():
             del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.trainer.state.fn == "fit":
+            check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
-        checkpoint["state_dict"] |= self._as_loaded()
+        if "state_dict" in checkpoint:  # DeepSpeed keeps the weights to itself
+            checkpoint["state_dict"] |= self._as_loaded()
+            check_fits(checkpoint["state_dict"], self.state_dict())
 
     def _as_loaded(self) -> dict[str, Tensor]:
         """Weights that are for ever as their model's own checkpoint has them: none is saved."""
@@ -371,3 +506,7 @@ class AgentModule(LightningModule):
             for name, weight in self.state_dict().items()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

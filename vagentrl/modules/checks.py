@@ -1,0 +1,101 @@
+"""What the module refuses: settings that cannot work, and checkpoints that do not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from vagentrl.errors import ConfigError, VagentError
+
+
+def check_at_least_0(name: str, value: float) -> None:
+    """Refuse a setting of the module that is negative, infinite or not a number."""
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
+
+
+def check_trainer(trainer: Trainer, final_lr_scale: float) -> None:
+    """Refuse what the trainer was asked for and would not do, or could not go on from."""
+    if trainer.accumulate_grad_batches != 1:
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but it follows "
+            "from data.minibatch_size (rows in a step) and data.micro_batch_size (rows in a pass): "
+            "set these, and leave it out"
+        )
+    if trainer.gradient_clip_algorithm == "value":
+        raise ConfigError(
+            "trainer.gradient_clip_algorithm is 'value', but gradients are clipped by their norm; "
+            "leave it out"
+        )
+    if final_lr_scale < 1 and trainer.max_epochs in (None, -1):
+        raise ConfigError(
+            f"model.optimizer.final_lr_scale is {final_lr_scale} and trainer.max_epochs "
+            f"{trainer.max_epochs}, so there is no last iteration to reach it at; set "
+            "trainer.max_epochs, or final_lr_scale to 1"
+        )
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and (
+            callback._every_n_train_steps or callback._train_time_interval is not None
+        ):
+            raise ConfigError(
+                "ModelCheckpoint.every_n_train_steps or train_time_interval is set, but a run "
+                "cannot go on from within an iteration; set every_n_epochs"
+            )
+
+
+def check_finite(module: nn.Module) -> None:
+    """Refuse to save weights that are spoilt."""
+    learning = (item for item in module.named_parameters() if item[1].requires_grad)
+    bad = [name for name, weight in learning if not weight.isfinite().all()]
+    if bad:
+        raise VagentError(
+            f"{len(bad)} of the tensors that learn are no longer finite ({bad[0]}, …), so they are "
+            "not saved; resume from the last checkpoint, with lower rates"
+        )
+
+
+def check_resumable(checkpoint: Mapping[str, Any]) -> None:
+    """Refuse to go on from a checkpoint that does not hold the end of an iteration."""
+    if "state_dict" in checkpoint and "optimizer_states" not in checkpoint:
+        raise VagentError(
+            "the checkpoint holds weights alone (ModelCheckpoint.save_weights_only), which a run "
+            "cannot go on from; evaluate it with `vagentrl validate`"
+        )
+    if not checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"]:
+        raise VagentError(
+            f"the checkpoint was saved within iteration {checkpoint['iteration']}, and the rest of "
+            "its minibatches is lost; resume from one that was saved at an iteration's end "
+            "(ModelCheckpoint.every_n_epochs)"
+        )
+
+
+def check_fits(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuse the weights of other models."""
+    both = own.keys() & saved.keys()
+    differences = {
+        "lacks": own.keys() - saved.keys(),
+        "also holds": saved.keys() - own.keys(),
+        "has another shape of": {name for name in both if own[name].shape != saved[name].shape},
+    }
+    said = [
+        f"it {what} {min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        for what, names in differences.items()
+        if names
+    ]
+    if said:
+        raise VagentError(
+            f"the checkpoint is of other models than the configuration: {'; '.join(said)}. Set "
+            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
+            "without a critic as there"
+        )
+
+
+def half_precision(module: nn.Module) -> list[str]:
+    """Names of the types below float32 of weights that learn."""
+    types = {p.dtype for p in module.parameters() if p.requires_grad and p.dtype.itemsize < 4}
+    return sorted(str(dtype).removeprefix("torch.") for dtype in types)
