@@ -130,6 +130,7 @@ class RolloutDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if hasattr(self, "renderer"):
             return
+        self._check_ranks(self.trainer.world_size)  # pyright: ignore
         self._check_estimator(self._agent.advantage)
         self._check_importance(self._agent.policy_loss)
         model = self._agent.policy_name
@@ -269,6 +270,14 @@ class RolloutDataModule(LightningDataModule):
             self._check_staleness()
         if not isinstance(self.filter, KeepAll):
             self._check_filter()
+
+    def _check_ranks(self, ranks: int) -> None:
+        if ranks > 1:
+            raise ConfigError(
+                f"the run has {ranks} ranks, and would play the same episodes on each; set "
+                "trainer.devices and trainer.num_nodes to 1. More devices can sample: "
+                "data.engine.tensor_parallel_size of VLLMEngine, or a VLLMServerEngine on others"
+            )
 
     def _check_staleness(self) -> None:
         if self.turns is not None:

@@ -19,6 +19,7 @@ from vagentrl.judge import Judge, Verdict
 from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.judging.background import BackgroundLoop
 from vagentrl.judging.judgement import Judgement
+from vagentrl.ranks import run_folder
 from vagentrl.rollout.workers import opening
 from vagentrl.types import Claim, Trajectory, Turn
 
@@ -171,8 +172,8 @@ class WorldModelReward(AgentCallback):
             )
             batch = _Batch({id(judgement.claim): judgement for judgement in penalised})
             self._tally.penalised += sum(judgement.penalty > 0 for judgement in penalised)
+        folder = run_folder(agent.trainer)
         if self.journal is not None and agent.trainer.is_global_zero:
-            folder = Path(agent.trainer.log_dir or agent.trainer.default_root_dir)
             for trajectory in trajectories:
                 self._write(self.journal, folder, trajectory, batch)
         means = batch.means()
