@@ -71,10 +71,11 @@ class EngineAgreement(AgentCallback):
     def _raise_alarm(
         self, agent: AgentModule, rollout: RolloutBatch, scores: Scores, gap: float, folder: Path
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"iteration_{agent.iteration}.txt"
-        tokenizer = agent.trainer.datamodule.renderer.tokenizer  # pyright: ignore
-        path.write_text(worst_reply(rollout, scores, tokenizer.convert_ids_to_tokens))
+        if agent.trainer.is_global_zero:  # all ranks see all rows
+            folder.mkdir(parents=True, exist_ok=True)
+            tokenizer = agent.trainer.datamodule.renderer.tokenizer  # pyright: ignore
+            path.write_text(worst_reply(rollout, scores, tokenizer.convert_ids_to_tokens))
         text = (
             f"iteration {agent.iteration}: the log-probs of engine and trainer differ by {gap:.3g} "
             f"on average, and {self.alarm} is allowed: the engine samples from other weights, "

@@ -10,9 +10,11 @@ from typing import Any, Literal, cast
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
@@ -213,6 +215,9 @@ class AgentModule(LightningModule):
                 ref[place] = self.reference(part)
             if self.critic is not None and values is not None:
                 values[place] = self.critic(part, states)
+        for scored in (old, ref, values):
+            if scored is not None:
+                ranks.add_up(scored)
         return Scores(old, ref, values)
 
     def score_values(self, rollout: RolloutBatch) -> Tensor:
@@ -222,12 +227,14 @@ class AgentModule(LightningModule):
         for place, part in self._parts(rollout):
             shared = self.critic.backbone is None
             values[place] = self.critic(part, self.actor.states(part) if shared else None)
+        ranks.add_up(values)
         return values
 
     def _parts(self, rollout: RolloutBatch) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-        """Rows of about one length, as many as a forward pass takes, and where they belong."""
-        by_length = rollout.attention_mask.sum(-1).argsort()  # little padding in each pass
-        for rows in by_length.split(self.score_batch_size):
+        """This rank's share of the rows, of about one length and as many as a forward pass takes,
+        and where they belong."""
+        by_length = rollout.attention_mask.sum(-1).argsort(stable=True)  # little padding
+        for rows in ranks.share(by_length.split(self.score_batch_size)):
             part = rollout.select(rows)
             yield (rows, slice(0, part.input_ids.shape[1])), part
 
@@ -239,7 +246,8 @@ class AgentModule(LightningModule):
         return batch  # batches are made where the models are
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
-        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
+        """Loss of a micro-batch; summed over the micro-batches, those of all ranks, it is the
+        minibatch's."""
         loss = batch.weights.new_zeros(())
         states = None
         if self.actor_is_training:
@@ -247,8 +255,17 @@ class AgentModule(LightningModule):
             loss = loss + self._policy_loss(states, batch)
         if self.critic is not None:
             loss = loss + self.value_coef * self._value_loss(states, batch)
-        # Lightning takes the mean over accumulated micro-batches; the weights want their sum.
-        return loss * self.trainer.accumulate_grad_batches
+        if isinstance(self.trainer.strategy, DDPStrategy):
+            loss = loss + self._nothing()
+        # Lightning takes the mean over accumulated micro-batches, DDP over ranks; the weights want
+        # their sum.
+        return loss * self.trainer.accumulate_grad_batches * ranks.count()
+
+    def _nothing(self) -> Tensor:
+        """0, of every weight that learns: DDP waits for a gradient of each, also where a loss is
+        left out or no row shows an image."""
+        learning = (p for p in self.parameters() if p.requires_grad)
+        return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
 
     def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
@@ -280,12 +297,13 @@ class AgentModule(LightningModule):
         return (batch.weights * per_token).sum()
 
     def _report(self, batch: TrainBatch, means: dict[str, Tensor]) -> None:
-        tokens = int(batch.rollout.action_mask.sum())
+        tokens = int((batch.weights > 0).sum())  # none of a row that only fills in
         self.log_dict(
             {f"train/{name}": mean.detach() for name, mean in means.items()},
             on_step=False,
             on_epoch=True,
             batch_size=tokens,
+            sync_dist=True,
         )
 
     def on_train_epoch_start(self) -> None:
@@ -315,6 +333,9 @@ class AgentModule(LightningModule):
         """Clip actor and critic apart: a large error of the critic must not silence the actor."""
         limit = gradient_clip_val or float("inf")
         for group in optimizer.param_groups:
+            if group["name"] == "actor" and not self.actor_is_training:
+                for weight in group["params"]:
+                    weight.grad = None  # not the 0 that DDP wants: AdamW's moments would move
             norm = torch.nn.utils.clip_grad_norm_(group["params"], limit)
             self.log(
                 f"optim/{group['name']}_grad_norm", norm, on_step=False, on_epoch=True, batch_size=1
