@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vagentrl import ranks
 from vagentrl.engine import Sampling
 from vagentrl.environment import train_seed
 from vagentrl.filters import select_groups
@@ -91,12 +92,15 @@ class EpisodeSource:
                 play = partial(data.collector.collect, episodes)
             else:
                 turns = batches * data.turns
-                play = partial(data.collector.collect_turns, self.lanes, turns, iteration=iteration)
+                lanes = ranks.share(self.lanes)
+                play = partial(data.collector.collect_turns, lanes, turns, iteration=iteration)
             trajectories = self._play(agent, play, data.sampling)
+            failed = [t for t in trajectories if t.error is not None]
             played = [t for t in trajectories if t.error is None]
             for behaviour in agent.behaviours():
                 played = behaviour.on_trajectories(agent, played)
-            everything += [t for t in trajectories if t.error is not None] + played
+            played = _of_all_ranks(played)
+            everything += _of_all_ranks(failed) + played
             learnable = [t for t in played if t.error is None]
             groups, round_spreads = select_groups(learnable, data.filter)
             kept += groups
@@ -106,11 +110,12 @@ class EpisodeSource:
         if data.filter.rounds > 1:
             kept = kept[:wanted]
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
+        sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
         report = episode_report(everything, "rollout/") | {
             "time/generate": busy,
             "time/environment": wall - busy,
-            "rollout/sampled_tokens": float(engine.sampled_tokens - tokens),
-            "rollout/tokens_per_s": (engine.sampled_tokens - tokens) / wall,
+            "rollout/sampled_tokens": float(sampled),
+            "rollout/tokens_per_s": sampled / wall,
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
         }
@@ -131,7 +136,7 @@ class EpisodeSource:
             Episode(environment, seed, number, mix(seed, 4), agent.iteration)
             for number, seed in enumerate(seeds)
         ]
-        play = partial(data.collector.collect, episodes)
+        play = partial(data.collector.collect, ranks.share(episodes))
         self.wait()  # for what was begun with older weights
         self._sync(agent)
         trajectories = self._play(agent, play, data.val_sampling, training=False)
@@ -139,7 +144,7 @@ class EpisodeSource:
         report: dict[str, float] = {}
         for behaviour in agent.behaviours():
             trajectories = behaviour.on_evaluation(agent, trajectories, report)
-        return trajectories, report
+        return _of_all_ranks(trajectories), report
 
     def wait(self) -> None:
         """Until nothing is being played ahead."""
@@ -152,7 +157,7 @@ class EpisodeSource:
             lane.close(self._data.collector)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lanes": [lane.state_dict() for lane in self.lanes]}
+        return {"lanes": ranks.gather([lane.state_dict() for lane in ranks.share(self.lanes)])}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for lane, state in zip(self.lanes, state_dict.get("lanes", []), strict=False):
@@ -168,7 +173,7 @@ class EpisodeSource:
                 private_seed=mix(seed, iteration, 3, group, member),
                 iteration=iteration,
             )
-            for group in range(first, first + count)
+            for group in ranks.share(range(first, first + count))
             for member in range(self._data.group_size)
         ]
 
@@ -214,6 +219,11 @@ class EpisodeSource:
                 failed[0].error,
             )
         return trajectories
+
+
+def _of_all_ranks(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """In the order in which one process would have played them."""
+    return sorted(ranks.gather(trajectories), key=lambda trajectory: trajectory.group_id)
 
 
 def mix(*numbers: int) -> int:

@@ -42,6 +42,7 @@ _IDLE_WARNINGS = (
     r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_policy`
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Since DeepSpeed handles gradient clipping internally",  # as `AgentModule` knows
+    r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
 _IDLE_MESSAGES = ("litlogger", "litmodels", "`Trainer.fit` stopped: `max_epochs=")

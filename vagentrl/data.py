@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningDataModule
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from torch.utils.data import DataLoader
 
+from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.collection import TRAIN, EpisodeSource, mix
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, Sampling
-from vagentrl.engines import TransformersEngine
+from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
 from vagentrl.environment import Environment, held_out_seed
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
@@ -43,19 +45,20 @@ class RolloutDataModule(LightningDataModule):
         engine: Samples the replies.
         sampling: How replies are sampled in training.
         context: What the model sees of the past when it replies.
-        groups: Initial states in an iteration (P).
+        groups: Initial states in an iteration (P), of all ranks: a multiple of their number.
         group_size: Episodes from each of them (N).
         turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
             episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
         filter: Which groups are worth a gradient.
-        minibatch_size: Rows in one optimizer step.
-        micro_batch_size: Rows in one forward and backward pass; changes memory and speed only.
+        minibatch_size: Rows in one optimizer step, of all ranks.
+        micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
+            only.
         passes: Passes over a collected batch (k; 1 is fully online).
         val_envs: More environments to evaluate on, by name.
         val_episodes: Held-out episodes of each environment in an evaluation.
         val_sampling: How replies are sampled in evaluations; None: as in training at T = 0.5.
         workers: Run environments in threads, or each in a process of its own.
-        max_workers: Episodes that are played at once.
+        max_workers: Episodes that are played at once, on each rank.
         lockstep: Play a turn of every episode before the next turn of any (for comparison: slower,
             and the same episodes).
         timeout_s: Seconds that an environment may take for one reset or step.
@@ -130,6 +133,8 @@ class RolloutDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if hasattr(self, "renderer"):
             return
+        if ranks.count() > 1:
+            self._check_ranks(ranks.count())
         self._check_estimator(self._agent.advantage)
         self._check_importance(self._agent.policy_loss)
         self._warn_of_reuse(self._agent.policy_loss)
@@ -215,6 +220,8 @@ class RolloutDataModule(LightningDataModule):
             passes=self.passes,
             seed=mix(self.seed, agent.iteration, 1),
             part=1.0 if agent.actor_is_training else agent.warmup.part,
+            ranks=ranks.count(),
+            rank=ranks.number(),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,6 +278,41 @@ class RolloutDataModule(LightningDataModule):
             self._check_staleness()
         if not isinstance(self.filter, KeepAll):
             self._check_filter()
+
+    def _check_ranks(self, count: int) -> None:
+        strategy = self.trainer.strategy  # pyright: ignore
+        if not isinstance(strategy, DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
+            raise ConfigError(
+                f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "
+                "DDP is known to learn right with several: set trainer.strategy to ddp, or "
+                "trainer.devices and trainer.num_nodes to 1"
+            )
+        if self.groups % count:
+            raise ConfigError(
+                f"data.groups is {self.groups}, which {count} ranks cannot share evenly; give a "
+                f"multiple of {count}"
+            )
+        if self.staleness:
+            raise ConfigError(
+                f"data.staleness is {self.staleness} and there are {count} ranks, which talk to "
+                "each other about what they play, and would do so while they learn; set it to 0, "
+                "or trainer.devices and trainer.num_nodes to 1"
+            )
+        if isinstance(self.engine, VLLMServerEngine):
+            raise ConfigError(
+                f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "
+                "start a server or change the weights of one that others sample from; set "
+                "trainer.devices and trainer.num_nodes to 1, or take another engine"
+            )
+        on_gpu = strategy.root_device.type == "cuda"
+        if isinstance(self.engine, VLLMEngine) and (
+            on_gpu or self.engine.options["tensor_parallel_size"] > 1
+        ):
+            raise ConfigError(
+                f"data.engine is VLLMEngine and there are {count} ranks, each of which would start "
+                "vLLM on the first devices; set trainer.devices and trainer.num_nodes to 1, or "
+                "take another engine"
+            )
 
     def _check_staleness(self) -> None:
         if self.turns is not None:

@@ -117,7 +117,7 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
     logits = min(LOGITS_PER_CHUNK, tokens * config.vocab_size) * 4
     yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
     cache = kv_bytes_per_token(config, bytes_each) * length
-    episodes = min(data.groups * data.group_size, data.max_workers)
+    episodes = min(-(-data.groups * data.group_size // shards.devices), data.max_workers)
     if isinstance(data.engine, VLLMEngine):
         yield from _engine(policy, data.engine, cache)
     else:

@@ -169,3 +169,29 @@ def test_the_weights_of_rows_do_not_depend_on_the_micro_batch_size():
 
     torch.testing.assert_close(weights(1), weights(3))
     torch.testing.assert_close(weights(1), weights(100))
+
+
+def weights_of(parts: list[TrainBatch]) -> dict[int, float]:
+    """What each row counts, of those that do."""
+    weights = {
+        row: weight
+        for part in parts
+        for row, weight in zip(
+            part.rollout.trajectory_ids.tolist(), part.weights.sum(-1).tolist(), strict=True
+        )
+        if weight > 0
+    }
+    assert len(weights) == sum(len(rows_of(part)) for part in parts)  # none twice
+    return weights
+
+
+@given(st.integers(1, 40), settings_of_a_loader, st.integers(2, 4))
+def test_ranks_share_the_rows_of_every_step_and_make_as_many_passes(
+    rows: int, settings: dict[str, int], ranks: int
+):
+    alone = minibatches(loader(rows, **settings))
+    together = [loader(rows, **settings, ranks=ranks, rank=rank) for rank in range(ranks)]
+    for whole, *shares in zip(alone, *map(minibatches, together), strict=True):
+        assert len({len(share) for share in shares}) == 1
+        served = weights_of([part for share in shares for part in share])
+        assert served == pytest.approx(weights_of(whole))

@@ -31,7 +31,8 @@ class AgentCallback(Callback):
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
-        """All episodes that were played and did not fail, for an iteration or a part of it.
+        """All episodes that this rank played and that did not fail, for an iteration or a part of
+        it; `vagentrl.ranks.gather` tells what other ranks know of theirs.
 
         What is returned counts: it is learned from, reported and shown. An episode that must not
         be learned from is returned as one that failed, with an `error`.
@@ -44,17 +45,19 @@ class AgentCallback(Callback):
     def on_evaluation(
         self, agent: AgentModule, trajectories: list[Trajectory], report: dict[str, float]
     ) -> list[Trajectory]:
-        """All episodes of an evaluation on one environment; what is returned is reported.
+        """This rank's episodes of an evaluation on one environment; what is returned is
+        reported.
 
         Args:
             agent: The module in training.
             trajectories: The episodes.
-            report: Add to it what is logged beside them, without the prefix ``val/``.
+            report: Add to it what is logged beside those of all ranks, without the prefix ``val/``.
         """
         return trajectories
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
-        """The models have scored the batch; the returned batch, with other rewards say, counts."""
+        """The models have scored the batch, the rows of all ranks; the returned batch, with other
+        rewards say, counts."""
         return rollout
 
     def policy_loss_term(

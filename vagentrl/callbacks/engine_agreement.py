@@ -13,6 +13,7 @@ from torch import Tensor
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError, EngineError
 from vagentrl.losses import agreement
+from vagentrl.ranks import run_folder
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
@@ -52,8 +53,9 @@ class EngineAgreement(AgentCallback):
         if 0 < int(sees.sum()) < len(sees):
             for name, rows in (("_images", sees), ("_text", ~sees)):
                 self._record(agent, rollout, scores, rollout.action_mask & rows[:, None], name)
+        folder = run_folder(agent.trainer) / "agreement"
         if not whole <= self.alarm:  # also when it is nan
-            self._raise_alarm(agent, rollout, scores, whole)
+            self._raise_alarm(agent, rollout, scores, whole, folder)
         return rollout
 
     def _record(
@@ -67,13 +69,13 @@ class EngineAgreement(AgentCallback):
         return found["gap"]
 
     def _raise_alarm(
-        self, agent: AgentModule, rollout: RolloutBatch, scores: Scores, gap: float
+        self, agent: AgentModule, rollout: RolloutBatch, scores: Scores, gap: float, folder: Path
     ) -> None:
-        folder = Path(agent.trainer.log_dir or agent.trainer.default_root_dir) / "agreement"
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"iteration_{agent.iteration}.txt"
-        tokenizer = agent.trainer.datamodule.renderer.tokenizer  # pyright: ignore
-        path.write_text(worst_reply(rollout, scores, tokenizer.convert_ids_to_tokens))
+        if agent.trainer.is_global_zero:  # all ranks see all rows
+            folder.mkdir(parents=True, exist_ok=True)
+            tokenizer = agent.trainer.datamodule.renderer.tokenizer  # pyright: ignore
+            path.write_text(worst_reply(rollout, scores, tokenizer.convert_ids_to_tokens))
         text = (
             f"iteration {agent.iteration}: the log-probs of engine and trainer differ by {gap:.3g} "
             f"on average, and {self.alarm} is allowed: the engine samples from other weights, "

@@ -11,6 +11,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from vagentrl import ranks
 from vagentrl.callbacks.base import AgentCallback
 
 if TYPE_CHECKING:
@@ -91,11 +92,12 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._ended += 1
         data: Any = agent.trainer.datamodule  # pyright: ignore
         if agent.trainer.training:
-            wanted = data.groups * data.group_size
+            wanted = data.groups * data.group_size // ranks.count()
             of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may ask for more
             self._stage(f"collect {self._ended}{of}")
         else:
-            self._stage(f"evaluate {self._ended}/{data.val_episodes * len(data.environments)}")
+            wanted = len(ranks.share(range(data.val_episodes))) * len(data.environments)
+            self._stage(f"evaluate {self._ended}/{wanted}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._bar.n = self._bar.initial = pl_module.iteration  # pyright: ignore

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info
+
+from vagentrl.ranks import run_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,11 +56,10 @@ class RunSummary(Callback):
             report: Metrics = trainer.datamodule.report  # pyright: ignore
             self._iterations.append(_record(pl_module.iteration + 1, report | update))  # pyright: ignore
 
-    @rank_zero_only
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._iterations or trainer.fast_dev_run:  # pyright: ignore
+        folder = run_folder(trainer)
+        if not trainer.is_global_zero or not self._iterations or trainer.fast_dev_run:  # pyright: ignore
             return
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
         folder.mkdir(parents=True, exist_ok=True)
         summary = self.summary()
         (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

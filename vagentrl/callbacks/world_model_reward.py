@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningModule, Trainer
 
+from vagentrl import ranks
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.collection import TRAIN
 from vagentrl.errors import ConfigError, JudgeError
@@ -19,6 +20,7 @@ from vagentrl.judge import Judge, Verdict
 from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.judging.background import BackgroundLoop
 from vagentrl.judging.judgement import Judgement
+from vagentrl.ranks import run_folder
 from vagentrl.rollout.workers import opening
 from vagentrl.types import Claim, Trajectory, Turn
 
@@ -55,6 +57,10 @@ class _Batch:
     """The judgements of some trajectories, by the identity of their claims."""
 
     by_claim: dict[int, Judgement] = field(default_factory=dict)
+
+    @classmethod
+    def of_all(cls, judgements: Iterable[Judgement]) -> _Batch:
+        return cls({id(judgement.claim): judgement for judgement in judgements})
 
     def of(self, turn: Turn) -> list[Judgement]:
         return [self.by_claim[id(claim)] for claim in turn.claims]
@@ -96,7 +102,8 @@ class WorldModelReward(AgentCallback):
         filters: Rules that a claim must pass before the judge sees it; otherwise it scores 0.
         templates: Penalises descriptions that are frequent and bad; None does not.
         audit: Has a second judge look at a sample; None does not.
-        journal: Writes judgements to ``judgements.jsonl`` in the run's folder; None does not.
+        journal: Writes judgements to ``judgements.jsonl`` in the run's folder, of the episodes that
+            rank 0 played; None does not.
     """
 
     def __init__(
@@ -164,15 +171,19 @@ class WorldModelReward(AgentCallback):
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
-        batch = self._settle(trajectories, self._tally)
+        settled = self._settle(trajectories, self._tally)
+        mine = [
+            (t.group_id, [j for turn in t.turns for j in settled.of(turn)]) for t in trajectories
+        ]
+        everyones = sorted(ranks.gather(mine), key=lambda judged: judged[0])
+        judgements = [judgement for _, of_trajectory in everyones for judgement in of_trajectory]
         if self.templates is not None:
-            penalised = self.templates.penalise(
-                list(batch.by_claim.values()), remember=agent.actor_is_training
-            )
-            batch = _Batch({id(judgement.claim): judgement for judgement in penalised})
-            self._tally.penalised += sum(judgement.penalty > 0 for judgement in penalised)
+            judgements = self.templates.penalise(judgements, remember=agent.actor_is_training)
+        batch = _Batch.of_all(judgements)
+        penalties = [j.penalty for t in trajectories for turn in t.turns for j in batch.of(turn)]
+        self._tally.penalised += sum(penalty > 0 for penalty in penalties)
+        folder = run_folder(agent.trainer)
         if self.journal is not None and agent.trainer.is_global_zero:
-            folder = Path(agent.trainer.log_dir or agent.trainer.default_root_dir)
             for trajectory in trajectories:
                 self._write(self.journal, folder, trajectory, batch)
         means = batch.means()
@@ -184,8 +195,9 @@ class WorldModelReward(AgentCallback):
         report["time/environment"] -= tally.waited_s
         report |= self._counts(tally)
 
-    def _counts(self, tally: _Tally) -> dict[str, float]:
-        """What there is to say of the claims in a tally, and what judging them took."""
+    def _counts(self, mine: _Tally) -> dict[str, float]:
+        """What there is to say of the claims in the tallies of all ranks, and what judging took."""
+        tally = _Tally(**ranks.total(vars(mine)))
         claims = tally.judged + tally.failures + tally.filtered
         report = {"judge/claims": float(claims), "judge/failures": float(tally.failures)}
         if self.filters:
@@ -199,6 +211,7 @@ class WorldModelReward(AgentCallback):
         if self.audit is not None:
             second = self.audit.judge.metrics()
             counted |= {f"judge/audit_{name}": value for name, value in second.items()}
+        counted = ranks.total(counted)
         report |= {name: value - self._counted.get(name, 0.0) for name, value in counted.items()}
         self._counted = counted
         return report

@@ -12,10 +12,11 @@ from typing import Any, Literal, cast
 
 import torch
 from lightning import LightningModule
-from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
@@ -296,6 +297,9 @@ class AgentModule(LightningModule):
                 ref[place] = self.reference(part)
             if self.critic is not None and values is not None:
                 values[place] = self.critic(part, states)
+        for scored in (old, ref, values):
+            if scored is not None:
+                ranks.add_up(scored)
         return Scores(old, ref, values)
 
     def score_values(self, rollout: RolloutBatch) -> Tensor:
@@ -305,12 +309,14 @@ class AgentModule(LightningModule):
         for place, part in self._parts(rollout):
             shared = self.critic.backbone is None
             values[place] = self.critic(part, self.actor.states(part) if shared else None)
+        ranks.add_up(values)
         return values
 
     def _parts(self, rollout: RolloutBatch) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-        """Rows of about one length, as many as a forward pass takes, and where they belong."""
-        by_length = rollout.attention_mask.sum(-1).argsort()  # little padding in each pass
-        for rows in by_length.split(self.score_batch_size):
+        """This rank's share of the rows, of about one length and as many as a forward pass takes,
+        and where they belong."""
+        by_length = rollout.attention_mask.sum(-1).argsort(stable=True)  # little padding
+        for rows in ranks.share(by_length.split(self.score_batch_size)):
             part = rollout.select(rows)
             yield (rows, slice(0, part.input_ids.shape[1])), part
 
@@ -333,7 +339,8 @@ class AgentModule(LightningModule):
             self._deepspeed.set_gradient_accumulation_boundary(last)
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
-        """Loss of a micro-batch; summed over the micro-batches it is the minibatch's."""
+        """Loss of a micro-batch; summed over the micro-batches, those of all ranks, it is the
+        minibatch's."""
         loss = batch.weights.new_zeros(())
         states = None
         if self.actor_is_training:
@@ -341,8 +348,17 @@ class AgentModule(LightningModule):
             loss = loss + self._policy_loss(states, batch)
         if self.critic is not None:
             loss = loss + self.value_coef * self._value_loss(states, batch)
-        # Lightning takes the mean over accumulated micro-batches; the weights want their sum.
-        return loss * self.trainer.accumulate_grad_batches
+        if isinstance(self.trainer.strategy, DDPStrategy) and self._deepspeed is None:
+            loss = loss + self._nothing()
+        # Lightning takes the mean over accumulated micro-batches, DDP over ranks; the weights want
+        # their sum.
+        return loss * self.trainer.accumulate_grad_batches * ranks.count()
+
+    def _nothing(self) -> Tensor:
+        """0, of every weight that learns: DDP waits for a gradient of each, also where a loss is
+        left out or no row shows an image."""
+        learning = (p for p in self.parameters() if p.requires_grad)
+        return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
 
     def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
@@ -374,12 +390,13 @@ class AgentModule(LightningModule):
         return (batch.weights * per_token).sum()
 
     def _report(self, batch: TrainBatch, means: dict[str, Tensor]) -> None:
-        tokens = int(batch.rollout.action_mask.sum())
+        tokens = int((batch.weights > 0).sum())  # none of a row that only fills in
         self.log_dict(
             {f"train/{name}": mean.detach() for name, mean in means.items()},
             on_step=False,
             on_epoch=True,
             batch_size=tokens,
+            sync_dist=True,
         )
 
     def on_train_epoch_start(self) -> None:
@@ -413,6 +430,9 @@ class AgentModule(LightningModule):
         if self._deepspeed is not None:  # it does both by itself, with one norm
             return
         limit = gradient_clip_val or float("inf")
+        if not self.actor_is_training:  # not the 0 that DDP wants: AdamW's moments would move
+            for weight in self.actor.parameters():
+                weight.grad = None
         norms = {
             f"{group['name']}_grad_norm": torch.nn.utils.clip_grad_norm_(group["params"], limit)
             for group in optimizer.param_groups

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
@@ -93,7 +94,7 @@ class Collector:
             on_turn: Called with each turn as it ends.
 
         Raises:
-            RolloutError: When every episode failed.
+            RolloutError: When every episode failed, on every rank.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -167,7 +168,7 @@ class Collector:
             Trajectories, lane after lane, in the order in which they were played.
 
         Raises:
-            RolloutError: When every episode failed.
+            RolloutError: When every episode failed, on every rank.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -189,7 +190,8 @@ class Collector:
             return await asyncio.gather(*playing)
 
         trajectories = [trajectory for played in _run_to_the_end(run) for trajectory in played]
-        if trajectories and all(trajectory.error for trajectory in trajectories):
+        failed = all(trajectory.error for trajectory in trajectories)
+        if all(ranks.gather([failed])) and trajectories:
             raise RolloutError(
                 f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
             )

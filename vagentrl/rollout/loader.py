@@ -28,6 +28,9 @@ class MinibatchLoader:
         passes: How often each row is used (RAGEN's online-k).
         seed: Decides the order, and the part.
         part: Share of the rows to use at all, drawn at random.
+        ranks: How many learn together: each takes its share of every minibatch's micro-batches, and
+            the gradient is the sum of theirs.
+        rank: Which of them this is.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class MinibatchLoader:
         passes: int,
         seed: int,
         part: float = 1.0,
+        ranks: int = 1,
+        rank: int = 0,
     ) -> None:
         self.whole = TrainBatch(rollout, scores, credit, torch.zeros_like(rollout.rewards))
         self.aggregation = aggregation
@@ -57,7 +62,8 @@ class MinibatchLoader:
         rows = len(self.rows)
         self.minibatches = max(1, round(rows / minibatch_size))
         largest = -(-rows // self.minibatches)
-        self.accumulate = -(-largest // micro_batch_size)
+        self.accumulate = -(-largest // (micro_batch_size * ranks))
+        self.ranks, self.rank = ranks, rank
 
     def __len__(self) -> int:
         return self.passes * self.minibatches * self.accumulate
@@ -75,10 +81,11 @@ class MinibatchLoader:
         tokens = minibatch.rollout
         weights = self.aggregation(tokens.action_mask, tokens.trajectory_ids, self.lengths[rows])
         minibatch = replace(minibatch, weights=weights)
-        for part in torch.arange(len(rows)).tensor_split(self.accumulate):
+        parts = torch.arange(len(rows)).tensor_split(self.accumulate * self.ranks)
+        for part in parts[self.rank :: self.ranks]:
             if len(part):
                 yield minibatch.select(part)
-            else:  # rows one by one, and one less than in other minibatches: the shortest fills in
+            else:  # fewer rows than parts: the shortest fills in
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 

@@ -1,0 +1,128 @@
+"""A rank of two that learn together, for test_ranks: runs every case, and keeps what came of it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from tests import runs, telling
+from vagentrl.callbacks import WorldModelReward
+from vagentrl.commands import VagentCLI
+from vagentrl.engine import GenerationRequest
+from vagentrl.errors import ConfigError
+from vagentrl.judging import TemplatePenalty
+from vagentrl.types import Trajectory
+
+LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
+GROUP_RELATIVE = "--model.advantage=GroupRelative"
+
+CASES: dict[str, tuple[str, ...]] = {
+    "critic": (
+        "--data.passes=2", "--trainer.callbacks+=CriticWarmup", "--trainer.callbacks.rounds=1",
+        "--trainer.max_epochs=3",
+    ),
+    "best groups": (
+        GROUP_RELATIVE, LUCKY, "--data.filter=TopFraction", "--data.filter.fraction=0.5",
+    ),
+    "more groups": (
+        "--model.advantage=ReinforcePlusPlus", LUCKY, "--data.filter=DynamicSampling",
+        "--data.filter.rounds=9",
+    ),
+    "no group": ("--data.filter=DynamicSampling", "--data.env.init_args.turn_limit=1"),
+    "failures": (
+        "--data.env=tests.end_to_end.environments.Raising", "--data.val_episodes=7",
+        "--model.advantage=MaskedGAE", "--model.advantage.whiten=true",
+    ),
+    "turns": (
+        "--data.turns=3", "--data.env.init_args.turn_limit=7", "--data.context=Window",
+        "--data.context.turns=1", "--model.score_batch_size=3",
+    ),
+}  # fmt: skip
+"""What a run of two may differ from a run of one in, by what is special."""
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "data.groups is 3, which 2 ranks cannot share evenly": ("--data.groups=3",),
+    "data.staleness is 1 and there are 2 ranks": (
+        "--data.staleness=1", "--data.engine=TransformersEngine",
+        "--data.engine.own_copy=true", "--model.policy_loss=PPOClip",
+        "--model.policy_loss.importance=TruncatedImportance",
+    ),
+    "data.engine is VLLMServerEngine and there are 2 ranks": ("--data.engine=VLLMServerEngine",),
+    "data.engine is VLLMEngine and there are 2 ranks": (
+        "--data.engine=VLLMEngine", "--data.engine.tensor_parallel_size=2",
+    ),
+}  # fmt: skip
+
+EVERY = ("--data.groups=4", "--data.minibatch_size=4")
+TOGETHER = ("--trainer.devices=2", "--trainer.strategy=ddp")
+
+
+class FailAlone(Callback):
+    """Rank 1 fails, and only that."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank == 1:
+            raise RuntimeError("rank 1 is ill")
+
+
+def fit(case: str, *settings: str) -> dict[str, Any]:
+    """Run a case; what came of it."""
+    return _result(runs.fit(*EVERY, *CASES[case], *settings, images=case == "critic"))
+
+
+def pay(*settings: str) -> dict[str, Any]:
+    """Pay for claims, relative to the batch, but not for those that all make and few rightly."""
+
+    def script(request: GenerationRequest) -> str:
+        return telling.say(request.seed % 4, request.seed % 3)
+
+    templates = TemplatePenalty(below=0.6, least_share=0.2)
+    reward = WorldModelReward(telling.Exact(), relative=True, templates=templates, journal=None)
+    return _result(telling.fit(script, reward, *EVERY, *settings))
+
+
+def _result(run: VagentCLI) -> dict[str, Any]:
+    data, metrics = run.datamodule, run.trainer.callback_metrics
+    return {
+        "weights": {name: weight.clone() for name, weight in run.model.state_dict().items()},
+        "metrics": {name: float(value) for name, value in metrics.items() if _is_fixed(name)},
+        "played": [_facts(trajectory) for trajectory in data.trajectories],
+        "evaluated": [_facts(trajectory) for trajectory in data.evaluated.get("train", [])],
+    }
+
+
+def _is_fixed(metric: str) -> bool:
+    return not metric.startswith("time/") and metric != "rollout/tokens_per_s"
+
+
+def _facts(trajectory: Trajectory) -> tuple[Any, ...]:
+    turns = [(turn.reply_ids, turn.bonus) for turn in trajectory.turns]
+    return (trajectory.seed, trajectory.group_id, trajectory.stop, trajectory.error, turns)
+
+
+def _refusal(*settings: str) -> str:
+    try:
+        runs.fit(*settings, *TOGETHER)
+    except ConfigError as error:
+        return str(error)
+    return "not refused"
+
+
+def main(rank: str, port: str) -> None:
+    os.environ.update(LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    for images in (False, True):
+        runs.checkpoint(images)  # later, Transformers would save it on rank 0 alone
+    results: dict[str, Any] = {case: fit(case, *TOGETHER) for case in CASES}
+    half = runs.fit(*EVERY, *CASES["turns"], *TOGETHER, "--trainer.max_epochs=1")
+    path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
+    results["resumed"] = fit("turns", *TOGETHER, "--ckpt_path", path)
+    results["paid"] = pay(*TOGETHER)
+    results["refused"] = [_refusal(*settings) for settings in REFUSED.values()]
+    torch.save(results, Path(f"rank_{rank}.pt"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""Two processes that learn together do what one would."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import runs
+from tests.end_to_end import rank
+
+ROOT = Path(__file__).parents[2]
+ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What came of every case, on either rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "tests.end_to_end.rank"]
+    said = [folder / f"rank_{number}.log" for number in "01"]
+    ranks = [
+        subprocess.Popen([*command, number, port], cwd=folder, env=ENV, stderr=log.open("w"))
+        for number, log in zip("01", said, strict=True)
+    ]
+    for process in ranks:
+        process.wait(timeout=240)
+    assert [process.returncode for process in ranks] == [0, 0], [log.read_text() for log in said]
+    return [torch.load(folder / f"rank_{number}.pt", weights_only=False) for number in "01"]
+
+
+def assert_same(result: dict[str, Any], alone: dict[str, Any]) -> None:
+    assert result["played"] == alone["played"]
+    assert result["evaluated"] == alone["evaluated"]
+    torch.testing.assert_close(result["weights"], alone["weights"])
+    # Lightning rounds the mean number of tokens over ranks down to a whole one
+    assert result["metrics"] == pytest.approx(alone["metrics"], rel=0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize("case", rank.CASES)
+def test_two_ranks_play_and_learn_what_one_process_would(
+    case: str, together: list[dict[str, Any]], run_dir: Path
+):
+    alone = rank.fit(case)
+    for results in together:
+        assert_same(results[case], alone)
+
+
+def test_claims_earn_what_they_would_in_one_process(together: list[dict[str, Any]], run_dir: Path):
+    alone = rank.pay()
+    assert alone["metrics"]["judge/penalised"] > 0
+    for results in together:
+        assert_same(results["paid"], alone)
+
+
+def test_the_ranks_keep_the_same_weights_bit_by_bit(together: list[dict[str, Any]]):
+    for case in rank.CASES:
+        first, second = (result[case]["weights"] for result in together)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_episodes_in_progress_on_either_rank_survive_a_break(together: list[dict[str, Any]]):
+    for result in together:
+        assert result["resumed"]["played"] == result["turns"]["played"]
+        whole, resumed = result["turns"]["weights"], result["resumed"]["weights"]
+        assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("number", range(len(rank.REFUSED)))
+def test_what_would_go_wrong_with_several_ranks_is_refused(
+    number: int, together: list[dict[str, Any]]
+):
+    for result in together:
+        assert result["refused"][number].startswith(list(rank.REFUSED)[number])
+
+
+def test_a_rank_that_fails_alone_ends_the_run(run_dir: Path):
+    ill = "--trainer.callbacks=tests.end_to_end.rank.FailAlone"
+    command = [sys.executable, "-m", "vagentrl", "fit", *runs.arguments(*rank.TOGETHER, ill)]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "rank 1 is ill" in done.stderr
