@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
+from vagentrl.engines.event_loops import run_to_the_end
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import Worker, WorkerPool, replays, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
-T = TypeVar("T")
 OnEnd = Callable[[Trajectory], None]
 OnTurn = Callable[[Turn], None]
 
@@ -94,6 +93,7 @@ class Collector:
 
         Raises:
             RolloutError: When every episode failed.
+            EngineDead: When the engine can answer nothing any more.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -168,6 +168,7 @@ class Collector:
 
         Raises:
             RolloutError: When every episode failed.
+            EngineDead: When the engine can answer nothing any more.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -188,7 +189,7 @@ class Collector:
                 pool.open()
             return await asyncio.gather(*playing)
 
-        trajectories = [trajectory for played in _run_to_the_end(run) for trajectory in played]
+        trajectories = [trajectory for played in run_to_the_end(run) for trajectory in played]
         if trajectories and all(trajectory.error for trajectory in trajectories):
             raise RolloutError(
                 f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
@@ -430,16 +431,6 @@ class RunningEpisode:
         if self.stop is None:
             self._prompt = self._conversation.whole()  # the next turn begins a row
         return trajectory
-
-
-def _run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run in an event loop of its own, also where one is running already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(play())
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(play())).result()
 
 
 def _unfinished(reply: Reply, tokens: int) -> Reply:
