@@ -75,7 +75,7 @@ def test_weights_go_through_files_one_after_the_other(tmp_path: Path, monkeypatc
             assert held < 1000
             written.append(files)
             held += weight.nbytes
-            yield name, weight.T.contiguous().T  # as an optimizer may lay it out
+            yield name, weight.t().contiguous().t()  # as an optimizer may lay it out
 
     save(one_by_one(), str(folder))
     assert written[-1] > 20
