@@ -252,6 +252,15 @@ def test_what_the_trainer_had_set_up_stays_as_it_was():
 
 
 @needs_vllm
+def test_vllm_runs_on_the_device_of_its_trainer_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")  # without GPUs it is all that says which process this is
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(load_policy(TEXT), 0)
+    assert engine._llm.collective_rpc(lambda worker: worker.local_rank) == [1]
+
+
+@needs_vllm
 def test_a_run_learns_from_replies_of_vllm(run_dir):
     run = VagentCLI(
         [

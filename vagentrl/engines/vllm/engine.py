@@ -35,6 +35,8 @@ from vagentrl.models.lora import has_adapter
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+EXECUTOR = "vagentrl.engines.vllm.executor.OnOurDevice"
+
 
 class VLLMEngine(VLLMBase):
     """Samples with vLLM, which holds a copy of the actor's weights.
@@ -179,6 +181,8 @@ class VLLMEngine(VLLMBase):
             settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
             settings["enable_sleep_mode"] = self._can_sleep
             settings["worker_extension_cls"] = WORKER_EXTENSION
+            if not self._has_workers:
+                settings.setdefault("distributed_executor_backend", EXECUTOR)
             try:
                 return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:

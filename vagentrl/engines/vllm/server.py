@@ -7,13 +7,12 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
-import torch.distributed as dist
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
@@ -109,16 +108,13 @@ class VLLMServerEngine(VLLMBase):
     def update_weights(self, policy: nn.Module, version: int) -> None:
         model = cast("PreTrainedModel", policy)
         self._know(model)
-        self._name = _of_rank_0(self._name)
         if self.url is None:
             self._server, self.url = self._start(model)
         outgrown = self._adapter
         if self.push:
             self._hand_over(model)
-            self._version = _of_rank_0(f"{self._name}-{version}-{uuid.uuid4().hex[:8]}")
+            self._version = f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
         self._sound = False
-        with _rank_0_first(shared=self._server is None):
-            self._persist(lambda: None)
         self._sing(model, self._sample_alone, self._compare)
         if outgrown is not None:
             self._unload(outgrown)
@@ -135,7 +131,7 @@ class VLLMServerEngine(VLLMBase):
     def _push(self) -> None:
         """Let the server read the weights, and forget what it computed with others."""
         if self._adapter is not None:
-            self._unload(self._adapter)  # of a push that came half-way, or of another rank
+            self._unload(self._adapter)  # of a push that came half-way
             adapter = {"lora_name": self._adapter.name, "lora_path": self._adapter.path}
             self._call("/v1/load_lora_adapter", adapter, timeout_s=LOAD_S)
         else:
@@ -435,22 +431,3 @@ def _generation(answer: dict[str, Any]) -> Generation:
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         "stop" if choice["finish_reason"] == "stop" else "length",
     )
-
-
-def _of_rank_0(name: str) -> str:
-    """Ranks that share a server must call the same weights the same."""
-    names = [name]
-    if dist.is_available() and dist.is_initialized():
-        dist.broadcast_object_list(names)
-    return names[0]
-
-
-@contextmanager
-def _rank_0_first(*, shared: bool) -> Iterator[None]:
-    """One rank gives the weights, and the others find them: no rank resets what another uses."""
-    shared = shared and dist.is_available() and dist.is_initialized()
-    if shared and dist.get_rank() > 0:
-        dist.barrier()
-    yield
-    if shared and dist.get_rank() == 0:
-        dist.barrier()
