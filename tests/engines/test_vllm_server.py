@@ -385,6 +385,25 @@ def test_what_the_server_refuses_is_not_asked_again(straw):
     assert server.calls == ["/inference/v1/generate", "/weight_info"]
 
 
+def test_a_prompt_at_which_the_server_fails_again_and_again_fails_alone(straw):
+    server, engine = straw
+
+    def fails_at_one(body: Any) -> tuple[int, Any]:
+        bad = body["sampling_params"]["seed"] == 1
+        return (500, {"error": "no such image"}) if bad else Straw.generate(server, body)
+
+    server.generate = fails_at_one
+
+    async def both() -> list[Any]:
+        requests = (request_of(TEXT, session) for session in range(2))
+        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+
+    good, bad = asyncio.run(both())
+    assert isinstance(good, Generation)
+    assert isinstance(bad, EngineError)
+    assert "failed 4 times at one prompt" in str(bad)
+
+
 def test_other_weights_than_the_actors_stop_the_run_and_the_tensor_is_named(straw):
     server, engine = straw
     server.same = {"model.norm.weight": False}

@@ -34,6 +34,8 @@ CONNECT_S, CALL_S, LOAD_S = 10.0, 30.0, 600.0
 """For a connection, for an answer, and for an answer after the weights were read."""
 PULSE_S = 10.0
 """Between two looks whether a server that owes replies still answers at all."""
+TRIES = 4
+"""Of a prompt at which the server fails, while it answers all else."""
 KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -273,6 +275,7 @@ class VLLMServerEngine(VLLMBase):
         """Ask until there is an answer: a server that went away may come back, without weights."""
         connections = await self._connect()
         away_since, pause = None, FIRST_PAUSE_S
+        failures, restarts = 0, self.restarts
         limit_s = self.patience_s + (0 if self._server is None else self.start_s)
         while True:
             try:
@@ -282,6 +285,14 @@ class VLLMServerEngine(VLLMBase):
                 return await ask(connections)
             except _ServerError as error:
                 self._sound = False
+                if self.restarts > restarts:
+                    failures, restarts = 0, self.restarts
+                failures += isinstance(error, _Failure)
+                if failures == TRIES:
+                    raise EngineError(
+                        f"the vLLM server failed {failures} times at one prompt, and was well in "
+                        f"between: {error}"
+                    ) from error
                 away_since = away_since or error.since
                 away_s = time.monotonic() - away_since
                 if away_s > limit_s:
@@ -305,6 +316,8 @@ class VLLMServerEngine(VLLMBase):
         refused = 400 <= response.status_code < 500
         if refused and self.push and not await asyncio.to_thread(self._has_our_weights):
             raise _ServerError("it does not know the adapter any more")
+        if response.status_code >= 500:
+            raise _Failure(f"{GENERATE}: {response.status_code} {response.text[:500]}")
         answer = _json(response)
         self._check_choice(*answer["choices"])
         return answer
@@ -405,6 +418,10 @@ class _ServerError(Exception):
     def __init__(self, what: str, since: float | None = None) -> None:
         super().__init__(what)
         self.since = time.monotonic() if since is None else since
+
+
+class _Failure(_ServerError):
+    """The server could not answer a request, which may be the request's fault."""
 
 
 def _json(response: httpx.Response) -> Any:
