@@ -39,8 +39,14 @@ from vagentrl.models.lora import LoRA
 @needs_vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["weights", "adapter"])
-def test_a_server_replies_as_the_actor_would_before_and_after_an_update(lora: LoRA | None):
+@pytest.mark.parametrize(
+    ("lora", "ends_by"),
+    [(None, signal.SIGKILL), (LoRA(rank=4), signal.SIGSTOP)],
+    ids=["weights-dies", "adapter-hangs"],
+)
+def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_end(
+    lora: LoRA | None, ends_by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+):
     engine = VLLMServerEngine(
         kv_cache_gb=0.125, options={"enforce_eager": True, "max_num_seqs": 32}
     )
@@ -64,9 +70,12 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update(lora: Lo
             len(reply.reply_ids) for version in replies for reply in version
         )
         group = server_group(engine)
-        os.killpg(group, signal.SIGKILL)
+        monkeypatch.setattr(module, "PULSE_S", 1)
+        monkeypatch.setattr(engine, "patience_s", 10)
+        os.killpg(group, ends_by)
         assert ask(engine, *requests) == replies[-1]  # from another, started in its place
         assert engine.restarts == 1
+        assert not running_in_group(group)
         group = server_group(engine)
         assert running_in_group(group)
         engine.end_server()
