@@ -5,7 +5,16 @@ import torch
 from transformers import Qwen2Config, Qwen2Model
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from vagentrl.memory import GIB, Item, Shards, activations, kv_bytes_per_token, table
+from tests import runs
+from vagentrl.memory import (
+    GIB,
+    Item,
+    Shards,
+    activations,
+    kv_bytes_per_token,
+    memory_plan,
+    table,
+)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +101,31 @@ def test_a_phase_counts_what_is_there_in_it():
     ]
     lines = table(items).splitlines()
     assert [line.split()[-1] for line in lines[-2:]] == ["5.00", "3.00"]
+
+
+def plan(*engine: str) -> dict[str, Item]:
+    run = runs.prepare(*engine)
+    run.model.build(banned_ids=frozenset(), meta=True)
+    return {item.name: item for item in memory_plan(run.model, run.datamodule, Shards())}
+
+
+def test_an_engine_that_samples_from_a_copy_holds_the_weights_twice():
+    shared = plan("--data.engine=TransformersEngine")
+    copied = plan("--data.engine=TransformersEngine", "--data.engine.own_copy=true")
+    assert "the engine's weights" not in shared
+    assert copied["the engine's weights"].size == copied["actor"].size
+    assert copied["keys and values"].size == shared["keys and values"].size > 0
+
+
+@pytest.mark.parametrize("where", ["url=http://127.0.0.1:1", "devices=1"])
+def test_a_server_elsewhere_takes_nothing_of_the_trainers_devices(where: str):
+    found = plan("--data.engine=VLLMServerEngine", f"--data.engine.{where}")
+    assert "keys and values" not in found
+    assert found["vLLM's server"].size == 0
+
+
+def test_a_server_beside_the_trainer_takes_what_it_is_given():
+    found = plan("--data.engine=VLLMServerEngine", "--data.engine.kv_cache_gb=2")
+    assert found["vLLM's keys and values"].size == 2 * GIB
+    assert found["vLLM's weights"].size == found["actor"].size
+    assert all(found[f"vLLM's {part}"].when == "always" for part in ("weights", "keys and values"))

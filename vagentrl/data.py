@@ -304,14 +304,11 @@ class RolloutDataModule(LightningDataModule):
                 "start a server or change the weights of one that others sample from; set "
                 "trainer.devices and trainer.num_nodes to 1, or take another engine"
             )
-        on_gpu = strategy.root_device.type == "cuda"
-        if isinstance(self.engine, VLLMEngine) and (
-            on_gpu or self.engine.options["tensor_parallel_size"] > 1
-        ):
+        if isinstance(self.engine, VLLMEngine) and self.engine.options["tensor_parallel_size"] > 1:
             raise ConfigError(
-                f"data.engine is VLLMEngine and there are {count} ranks, each of which would start "
-                "vLLM on the first devices; set trainer.devices and trainer.num_nodes to 1, or "
-                "take another engine"
+                f"data.engine is VLLMEngine and there are {count} ranks, each of which would share "
+                "its weights among the first devices; set tensor_parallel_size to 1, or "
+                "trainer.devices and trainer.num_nodes"
             )
 
     def _check_staleness(self) -> None:

@@ -124,6 +124,7 @@ class Engine(ABC):
 
         Raises:
             EngineError: When the request cannot be answered; other requests go on.
+            EngineDead: When no request can be answered any more, which ends the run.
         """
 
     def release(self, session: int) -> None:  # noqa: B027 (most engines keep nothing)

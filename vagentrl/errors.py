@@ -35,3 +35,11 @@ class ChatError(RolloutError):
 
 class EngineError(RolloutError):
     """The engine could not answer a generation request."""
+
+
+class EngineDead(VagentError, RuntimeError):
+    """The engine can answer nothing any more.
+
+    No `RolloutError`, which fails one episode: those that had ended before would be learned from
+    alone, and they are the short ones.
+    """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from vagentrl.engines import VLLMEngine
+from vagentrl.engines import VLLMEngine, VLLMServerEngine
 from vagentrl.models.forward import LOGITS_PER_CHUNK
 from vagentrl.models.load import context_length
 
@@ -117,10 +117,16 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
     logits = min(LOGITS_PER_CHUNK, tokens * config.vocab_size) * 4
     yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
     cache = kv_bytes_per_token(config, bytes_each) * length
-    episodes = min(-(-data.groups * data.group_size // shards.devices), data.max_workers)
     if isinstance(data.engine, VLLMEngine):
-        yield from _engine(policy, data.engine, cache)
+        yield from _vllm(policy, data.engine, cache)
+    elif isinstance(data.engine, VLLMServerEngine):
+        yield from _server(policy, data.engine)
     else:
+        if data.engine.samples_apart:
+            size = sum(p.numel() * p.element_size() for p in policy.parameters())
+            yield Item("the engine's weights", size, "a copy of the actor's")
+        share = -(-data.groups * data.group_size // shards.devices)
+        episodes = min(share, data.max_workers)
         how = f"of {episodes} episodes at once, in {type(data.engine).__name__}, if each fills it"
         yield Item("keys and values", cache * episodes, how, "sample")
 
@@ -164,7 +170,7 @@ def _training(name: str, module: nn.Module, shards: Shards) -> Item:
     return Item(f"{name}, to learn", gradients + moments, how)
 
 
-def _engine(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
+def _vllm(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
     ways = engine.options["tensor_parallel_size"]
     size = sum(p.numel() * p.element_size() for p in policy.parameters()) / ways
     when = "sample" if engine.sleep else "always"
@@ -177,3 +183,14 @@ def _engine(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]
             f"what is left of {share:.0%} of the device; an episode fills {cache / ways:,.0f} bytes"
         )
         yield Item("vLLM's keys and values", 0.0, how, when)
+
+
+def _server(policy: nn.Module, engine: VLLMServerEngine) -> Iterator[Item]:
+    if engine.url is not None or engine.devices is not None:
+        yield Item("vLLM's server", 0.0, "on devices of its own")
+        return
+    size = sum(p.numel() * p.element_size() for p in policy.parameters())
+    yield Item("vLLM's weights", size, "in a server beside the trainer: see data.engine.devices")
+    kept = (engine.kv_cache_gb or 0.0) * GIB
+    how = "kv_cache_gb" if kept else "what options.gpu_memory_utilization leaves of the device"
+    yield Item("vLLM's keys and values", kept, how)

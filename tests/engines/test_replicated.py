@@ -19,7 +19,7 @@ from tests.engines.shipped import (
 from vagentrl.contexts import FullHistory
 from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.engines import ReplicatedEngine
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
@@ -95,7 +95,7 @@ def test_an_adapter_is_sampled_from():
     assert [reply.reply_ids for reply in ours] == [reply.reply_ids for reply in theirs]
     engine._processes[0].process.kill()
     engine._processes[0].process.join()
-    with pytest.raises(EngineError, match=r"sample-0 has ended \(exit code -9"):
+    with pytest.raises(EngineDead, match=r"sample-0 has ended \(exit code -9"):
         ask(engine, *requests)
 
 

@@ -65,6 +65,13 @@ def test_the_session_unused_for_longest_gives_way():
     assert sessions.find(100) and sessions.find(102)
 
 
+def test_one_session_after_the_other_may_be_all_there_is_room_for():
+    sessions = Sessions(limit=1)
+    for name in (100, 101):
+        assert sessions.seat(name, 0).slot == 0
+    assert sessions.find(100) is None
+
+
 def test_a_session_below_the_seat_is_in_use_and_stays():
     sessions = Sessions(limit=2)
     sessions.seat(100, 0)

@@ -25,7 +25,7 @@ from tests.engines.policies import (
 from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
 from vagentrl.engines.transformers import TICKS_BETWEEN_STEPS
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 
 
 def engine_of(
@@ -288,7 +288,7 @@ def test_the_policy_is_left_as_it_was_found():
     policy(input_ids=torch.tensor([[5, 6, 7]])).logits.sum().backward()  # and can still learn
 
 
-def test_a_failing_pass_fails_its_requests_and_no_later_one(monkeypatch):
+def test_a_failing_pass_ends_the_run_and_not_the_engine(monkeypatch):
     policy = qwen2()
     engine = engine_of(policy)
     requests = [Conversation(policy, seed).say(5).request(max_tokens=9) for seed in range(3)]
@@ -306,8 +306,8 @@ def test_a_failing_pass_fails_its_requests_and_no_later_one(monkeypatch):
     async def both() -> None:
         failed = await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
         for error in failed:
-            assert isinstance(error, EngineError)
-            assert "out of memory" in str(error)
+            assert isinstance(error, EngineDead)
+            assert "could not go on with 3 replies: RuntimeError('out of memory')" in str(error)
         again = await asyncio.gather(*map(engine.generate, requests))
         for request, reply in zip(requests, again, strict=True):
             agrees(policy, request, reply)
@@ -430,6 +430,18 @@ def test_an_interrupted_loop_leaves_the_engine_usable():
     asyncio.run(interrupted())
     [reply] = ask(engine, talk.request(max_tokens=4))
     assert len(reply.reply_ids) == 4
+
+
+def test_when_the_device_fails_it_is_not_the_prompts_fault(monkeypatch: pytest.MonkeyPatch):
+    policy = qwen2()
+    engine = engine_of(policy)
+
+    def prefill(requests: Any, first: int) -> None:
+        raise torch.AcceleratorError("device-side assert")
+
+    monkeypatch.setattr(engine._policy, "prefill", prefill)
+    with pytest.raises(EngineDead, match="device-side assert"):
+        ask(engine, Conversation(policy, 0).say(5).request())
 
 
 def test_weights_cannot_change_in_mid_reply():

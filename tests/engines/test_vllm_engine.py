@@ -1,6 +1,7 @@
 """Against the real vLLM, on the CPU, with the tiny models that ship with the project."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from vagentrl.engines import VLLMEngine
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import engine as vllm
 from vagentrl.engines.vllm import settings
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
@@ -163,10 +164,10 @@ def test_an_update_that_arrives_changed_stops_the_run_and_names_the_tensor(
     sound = vllm.weights_of
     sent: list[str] = []
 
-    def corrupted(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    def corrupted(model: PreTrainedModel, only: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
         first = not sent  # what is read to find the culprit is right again
         sent.append("")
-        for name, weight in sound(model):
+        for name, weight in sound(model, only):
             yield name, weight.flip(0) if first and name == culprit else weight
 
     monkeypatch.setattr(vllm, "weights_of", corrupted)
@@ -182,10 +183,57 @@ def test_an_update_that_leaves_a_tensor_out_is_caught(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         vllm,
         "weights_of",
-        lambda model: ((n, w) for n, w in sound(model) if "layers.1.mlp.down_proj" not in n),
+        lambda model, only=None: (
+            (n, w) for n, w in sound(model, only) if "layers.1.mlp.down_proj" not in n
+        ),
     )
     with pytest.raises(EngineError, match="does not have the actor's weights"):
         engine_of(TEXT, policy)
+
+
+@needs_vllm
+def test_an_update_that_is_lost_is_caught_however_small_it_is(monkeypatch: pytest.MonkeyPatch):
+    policy = load_policy(TEXT)
+    engine = engine_of(TEXT, policy)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1e-6)  # as a step of Adam's at this rate
+    monkeypatch.setattr(vllm, "load_weights", lambda worker, weights: None)
+    with pytest.raises(EngineError, match=r"weights: .* differs; its update was lost"):
+        engine.update_weights(policy, 1)
+    assert engine.canary_gap < 1e-3  # which log-probs alone would not show
+
+
+@needs_vllm
+def test_an_update_that_leaves_a_tensor_out_is_caught_when_its_turn_comes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    policy = load_policy(TEXT)
+    engine = engine_of(TEXT, policy)
+    culprit = "model.layers.1.self_attn.k_proj.weight"
+    stale = policy.get_parameter(culprit).clone()
+    policy.get_parameter(culprit).data.add_(1e-6)
+    sound = vllm.load_weights
+
+    def load(worker: Any, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        sound(worker, ((name, stale if name == culprit else w) for name, w in weights))
+
+    monkeypatch.setattr(vllm, "load_weights", load)
+    with pytest.raises(EngineError, match=f"weights: {culprit} differs"):
+        for version in range(len(engine._blocks)):
+            engine.update_weights(policy, version)
+
+
+@needs_vllm
+def test_what_does_not_learn_is_not_looked_at():
+    policy = load_policy(IMAGES, freeze_vision=True)
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
+    engine.update_weights(policy, 0)
+    assert engine._readable == {name for name, _ in vllm.weights_of(policy)}
+    looked_at = {name for block in engine._blocks for name in block}
+    learning = {name for name, weight in policy.named_parameters() if weight.requires_grad}
+    assert looked_at == learning
 
 
 @needs_vllm
@@ -201,6 +249,15 @@ def test_what_the_trainer_had_set_up_stays_as_it_was():
     torch.set_num_threads(2)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
+
+
+@needs_vllm
+def test_vllm_runs_on_the_device_of_its_trainer_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")  # without GPUs it is all that says which process this is
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(load_policy(TEXT), 0)
+    assert engine._llm.collective_rpc(lambda worker: worker.local_rank) == [1]
 
 
 @needs_vllm
@@ -282,20 +339,56 @@ def test_a_dropped_request_leaves_the_others_alone():
     engine.update_weights(load_policy(TEXT), 1)  # nothing is left behind
 
 
+def own_engine() -> VLLMEngine:
+    """One that a test may break."""
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(load_policy(TEXT), 0)
+    return engine
+
+
+def dies(*arguments: Any, **settings: Any) -> None:
+    raise RuntimeError("device-side assert")
+
+
 @needs_vllm
-def test_when_vllm_stops_in_mid_reply_nobody_waits_and_the_engine_can_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+def test_when_vllm_dies_in_mid_reply_nobody_waits_and_nobody_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    engine = engine_of(TEXT, load_policy(TEXT))
+    engine = own_engine()
+    monkeypatch.setattr(engine._llm, "step", dies)
+    failed = ask_both(engine, *(request_of(TEXT, session) for session in range(3)))
+    assert [type(error) for error in failed] == [EngineDead] * 3
+    assert "vLLM died in mid-reply" in str(failed[0])
+    assert "device-side assert" in str(failed[0])
+    assert "--ckpt_path" in str(failed[0])
+    monkeypatch.undo()
+    with pytest.raises(EngineDead, match="died in mid-reply"):
+        ask(engine, request_of(TEXT, 0))
+    with pytest.raises(EngineDead, match="died in mid-reply"):
+        engine.update_weights(load_policy(TEXT), 1)
+    gc.collect()  # this is when asyncio tells of errors that nobody has taken
+    assert "never retrieved" not in caplog.text
+
+
+@needs_vllm
+def test_when_vllm_dies_of_new_weights_the_error_says_so(monkeypatch: pytest.MonkeyPatch):
+    engine = own_engine()
+    monkeypatch.setattr(engine._llm, "collective_rpc", dies)
+    with pytest.raises(EngineDead, match=r"died while it took new weights.*device-side assert"):
+        engine.update_weights(load_policy(TEXT), 1)
+
+
+@needs_vllm
+def test_an_interrupted_loop_leaves_vllm_usable():
+    engine = own_engine()
     wanted = ask(engine, request_of(TEXT, 0))
 
-    def step() -> None:
-        raise RuntimeError("out of memory")
+    async def interrupted() -> None:
+        asyncio.get_running_loop().create_task(engine.generate(request_of(TEXT, 0, max_tokens=200)))
+        await asyncio.sleep(0.05)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(engine._llm, "step", step)
-        with pytest.raises(EngineError, match=r"stopped in mid-reply.*out of memory"):
-            ask(engine, request_of(TEXT, 0))
+    asyncio.run(interrupted())
     engine.update_weights(load_policy(TEXT), 1)
     assert ask(engine, request_of(TEXT, 0)) == wanted
 
@@ -352,7 +445,7 @@ def test_two_processes_may_share_the_model():
             reply.reply_ids for reply in ask(other, *requests)
         ]
         changed(policy)
-    engine._save_weights = lambda policy: None  # the old file: an update that is lost
+    engine._save_weights = lambda policy: str(engine._weights)  # an update that is lost
     with pytest.raises(EngineError, match="does not have the actor's weights"):
         engine.update_weights(policy, 2)
     engine._llm.engine_core.shutdown()

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -28,8 +30,8 @@ from vagentrl.engines import VLLMServerEngine
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import base
 from vagentrl.engines.vllm import server as module
-from vagentrl.engines.vllm.server import server_command
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.engines.vllm.process import server_command
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 
@@ -37,8 +39,14 @@ from vagentrl.models.lora import LoRA
 @needs_vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["weights", "adapter"])
-def test_a_server_replies_as_the_actor_would_before_and_after_an_update(lora: LoRA | None):
+@pytest.mark.parametrize(
+    ("lora", "ends_by"),
+    [(None, signal.SIGKILL), (LoRA(rank=4), signal.SIGSTOP)],
+    ids=["weights-dies", "adapter-hangs"],
+)
+def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_end(
+    lora: LoRA | None, ends_by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+):
     engine = VLLMServerEngine(
         kv_cache_gb=0.125, options={"enforce_eager": True, "max_num_seqs": 32}
     )
@@ -61,18 +69,32 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update(lora: Lo
         assert engine.sampled_tokens == sum(
             len(reply.reply_ids) for version in replies for reply in version
         )
-        assert engine.process is not None
-        assert running_in_group(engine.process.pid)
+        group = server_group(engine)
+        monkeypatch.setattr(module, "PULSE_S", 1)
+        monkeypatch.setattr(engine, "patience_s", 10)
+        os.killpg(group, ends_by)
+        assert ask(engine, *requests) == replies[-1]  # from another, started in its place
+        assert engine.restarts == 1
+        assert not running_in_group(group)
+        group = server_group(engine)
+        assert running_in_group(group)
         engine.end_server()
         given_up = time.monotonic() + 10
-        while running_in_group(engine.process.pid):  # nor may any of its workers stay
+        while running_in_group(group):  # nor may any of its workers stay
             assert time.monotonic() < given_up
             time.sleep(0.05)
         engine.patience_s = 0.5
-        with pytest.raises(EngineError, match=r"has not answered for \d+ s"):
+        with pytest.raises(EngineDead, match=r"has not answered for \d+ s"):
             ask(engine, requests[0])
     finally:
         engine.end_server()
+
+
+def server_group(engine: VLLMServerEngine) -> int:
+    assert engine._server is not None
+    assert engine._server.process is not None
+    leash = engine._server.process.pid
+    return int(Path(f"/proc/{leash}/task/{leash}/children").read_text())
 
 
 def running_in_group(group: int) -> list[str]:
@@ -92,18 +114,30 @@ class Straw:
 
     Attributes:
         calls: Paths in the order in which they were called.
+        served: Versions of the weights that replies came from.
         version: Of the weights, as a vLLM server keeps it.
+        reports: Whether it says which version that is.
         down: How many more requests find it away (answered with 503).
+        held: How many times it keeps its prefix cache when it is to forget it.
+        stalled: While set, it answers nothing.
+        same: What it finds when it compares its weights with those of the file.
     """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.served: list[str] = []
         self.version = "default"
+        self.reports = True
         self.down = 0
+        self.held = 0
+        self.stalled = threading.Event()
         self.reply: dict[str, Any] = {}
         self.refuse = ""
+        self.same = {"model.norm.weight": True}
 
     def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        while self.stalled.is_set():
+            time.sleep(0.01)
         if self.down > 0:
             self.down -= 1
             if self.down == 0:
@@ -111,17 +145,31 @@ class Straw:
             return 503, {"error": "EngineDeadError"}
         self.calls.append(path)
         if path == "/inference/v1/generate":
-            return (400, {"error": self.refuse}) if self.refuse else (200, self.reply)
+            return self.generate(body)
+        if path == "/reset_prefix_cache":
+            self.held -= 1
+            return 200, {"success": self.held < 0}
         if path == "/update_weight_version":
             self.version = body["new_version"]
         if path == "/weight_info":
             return 200, {"weight_version": self.version}
-        return 200, {"results": [{"name": "some.weight"}]}
+        return 200, {"results": [self.same]}
+
+    def generate(self, body: Any) -> tuple[int, Any]:
+        if self.refuse:
+            return 400, {"error": self.refuse}
+        self.served.append(self.version)
+        span = {"version": self.version, "start": 0, "end": 16}
+        [choice] = self.reply["choices"]
+        versions = {"weight_versions": [span]} if self.reports else {}
+        return 200, self.reply | {"choices": [choice | versions]}
 
 
 @contextmanager
 def running(straw: Straw) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections stay open
+
         def do_POST(self) -> None:
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length) or b"null")
@@ -176,11 +224,20 @@ def straw(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Straw, VLLMServerEn
 def test_an_update_hands_the_weights_over_and_clears_every_cache(straw):
     server, engine = straw
     assert server.calls == [
-        "/health", "/collective_rpc", "/reset_prefix_cache", "/reset_mm_cache",
+        "/health", "/weight_info", "/collective_rpc", "/reset_prefix_cache", "/reset_mm_cache",
         "/reset_encoder_cache", "/update_weight_version", "/inference/v1/generate",
+        "/collective_rpc",
     ]  # fmt: skip
     assert engine.policy_version == 0
     assert engine.canary_gap < 1e-4
+
+
+def test_blocks_that_are_still_held_are_asked_for_until_they_are_forgotten(straw):
+    server, engine = straw
+    server.calls.clear()
+    server.held = 3
+    engine.update_weights(load_policy(TEXT), 1)
+    assert server.calls.count("/reset_prefix_cache") == 4
 
 
 def test_a_server_that_was_away_gets_the_weights_again_and_no_request_is_lost(straw):
@@ -192,6 +249,114 @@ def test_a_server_that_was_away_gets_the_weights_again_and_no_request_is_lost(st
     assert engine.restarts == 1
     assert server.calls.count("/collective_rpc") == 1
     assert server.calls.index("/collective_rpc") < server.calls.index("/inference/v1/generate")
+
+
+def test_a_server_that_was_started_anew_between_two_requests_is_noticed(straw):
+    server, engine = straw
+    server.version = "default"  # nothing failed
+    server.served.clear()
+    replies = ask(engine, *(request_of(TEXT, session) for session in range(4)))
+    assert len(replies) == 4
+    assert engine.restarts == 1
+    ours = [version for version in server.served if version != "default"]
+    assert ours == [server.version] * 4
+
+
+def test_a_request_that_comes_while_the_server_is_away_waits_for_the_weights_too(straw):
+    server, engine = straw
+    server.served.clear()
+    server.down = 1
+
+    async def play() -> None:
+        first = asyncio.create_task(engine.generate(request_of(TEXT, 0)))
+        while server.down:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(first, engine.generate(request_of(TEXT, 1)))
+
+    asyncio.run(play())
+    assert engine.restarts == 1
+    assert [v for v in server.served if v != "default"] == [server.version] * 2
+
+
+def test_a_server_that_loses_its_weights_during_an_update_gets_them_again(straw):
+    server, engine = straw
+    found = []
+
+    def forgets(body: Any) -> tuple[int, Any]:
+        if not found:
+            found.append(server.version)
+            server.version = "default"
+        return Straw.generate(server, body)
+
+    server.generate = forgets
+    engine.update_weights(load_policy(TEXT), 1)
+    assert engine.restarts == 1
+    assert server.version == found[0]
+
+
+def test_a_server_that_does_not_say_which_weights_it_has_is_refused(straw):
+    server, engine = straw
+    server.reports = False
+    with pytest.raises(EngineDead, match=r"does not say from which weights.*push to false"):
+        ask(engine, request_of(TEXT, 0))
+
+
+def test_a_reply_that_the_server_broke_off_is_asked_for_again(straw):
+    server, engine = straw
+    [choice] = server.reply["choices"]
+    whole, broken = server.reply, server.reply | {"choices": [choice | {"finish_reason": "abort"}]}
+
+    def once(body: Any) -> tuple[int, Any]:
+        server.reply = whole if server.served else broken
+        return Straw.generate(server, body)
+
+    server.served.clear()
+    server.generate = once
+    [reply] = ask(engine, request_of(TEXT, 0))
+    assert len(reply.reply_ids) == len(choice["token_ids"])
+    assert len(server.served) == 2
+
+
+def test_a_server_that_hangs_is_given_up_and_says_how_to_go_on(straw, monkeypatch):
+    server, engine = straw
+    monkeypatch.setattr(module, "PULSE_S", 0.05)
+    monkeypatch.setattr(module, "CALL_S", 0.1)
+    engine.patience_s = 0.5
+    server.stalled.set()
+    try:
+        with pytest.raises(EngineDead, match=r"stopped to answer at all.*--ckpt_path"):
+            ask(engine, request_of(TEXT, 0))
+    finally:
+        server.stalled.clear()
+
+
+def test_a_server_that_hung_for_less_than_our_patience_answers_in_the_end(straw, monkeypatch):
+    server, engine = straw
+    monkeypatch.setattr(module, "PULSE_S", 0.02)
+    monkeypatch.setattr(module, "CALL_S", 0.05)
+    server.stalled.set()
+
+    async def play() -> Generation:
+        task = asyncio.create_task(engine.generate(request_of(TEXT, 0)))
+        await asyncio.sleep(0.5)
+        server.stalled.clear()
+        return await task
+
+    assert asyncio.run(play()).reply_ids
+
+
+def test_a_collection_closes_its_connections(straw):
+    _, engine = straw
+
+    def sockets() -> int:
+        paths = Path("/proc/self/fd").iterdir()
+        return sum(os.path.islink(p) and "socket" in os.readlink(p) for p in paths)
+
+    ask(engine, *(request_of(TEXT, session) for session in range(8)))
+    before = sockets()
+    for _ in range(4):
+        ask(engine, *(request_of(TEXT, session) for session in range(8)))
+    assert sockets() < before + 8
 
 
 def test_a_server_that_was_busy_but_kept_its_weights_is_only_asked_again(straw):
@@ -216,7 +381,7 @@ def test_a_server_that_was_busy_but_kept_its_weights_is_only_asked_again(straw):
 def test_a_server_that_stays_away_fails_the_episode_and_says_how_to_go_on(straw):
     server, engine = straw
     server.down, engine.patience_s = 10**6, 0.2
-    with pytest.raises(EngineError, match="Start it again and resume the run"):
+    with pytest.raises(EngineDead, match="Start it again and resume the run"):
         ask(engine, request_of(TEXT, 0))
 
 
@@ -226,17 +391,38 @@ def test_what_the_server_refuses_is_not_asked_again(straw):
     server.calls.clear()
     with pytest.raises(EngineError, match=r"refused /inference/v1/generate.*too long"):
         ask(engine, request_of(TEXT, 0))
-    assert server.calls == ["/inference/v1/generate"]
+    assert server.calls == ["/inference/v1/generate", "/weight_info"]
+
+
+def test_a_prompt_at_which_the_server_fails_again_and_again_fails_alone(straw):
+    server, engine = straw
+
+    def fails_at_one(body: Any) -> tuple[int, Any]:
+        bad = body["sampling_params"]["seed"] == 1
+        return (500, {"error": "no such image"}) if bad else Straw.generate(server, body)
+
+    server.generate = fails_at_one
+
+    async def both() -> list[Any]:
+        requests = (request_of(TEXT, session) for session in range(2))
+        return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+
+    good, bad = asyncio.run(both())
+    assert isinstance(good, Generation)
+    assert isinstance(bad, EngineError)
+    assert "failed 4 times at one prompt" in str(bad)
 
 
 def test_other_weights_than_the_actors_stop_the_run_and_the_tensor_is_named(straw):
-    _, engine = straw
-    with pytest.raises(EngineError, match=r"first tensor that differs is some\.weight"):
+    server, engine = straw
+    server.same = {"model.norm.weight": False}
+    with pytest.raises(EngineError, match=r"first tensor that differs is model\.norm\.weight"):
         engine.update_weights(changed(load_policy(TEXT)), 1)
 
 
 def test_a_server_with_weights_of_its_own_is_not_given_any(straw):
     server, engine = straw
+    server.reports = False
     server.calls.clear()
     fixed = VLLMServerEngine(engine.url, push=False)
     fixed.prepare(renderer(TEXT).vocabulary(CONTEXT))

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.engines.shipped import IMAGES, TEXT
-from vagentrl.engines.vllm.weights import weights_of
+from vagentrl.engines.vllm import weights as module
+from vagentrl.engines.vllm.weights import read, save, weights_of
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
 
@@ -57,3 +58,29 @@ def test_an_adapter_is_left_out_and_changes_no_name(model: str):
     adapted = dict(weights_of(load_policy(model, lora=LoRA(rank=2))))
     assert list(adapted) == list(plain)
     assert all(torch.equal(adapted[name], plain[name]) for name in plain)
+
+
+def test_weights_go_through_files_one_after_the_other(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(module, "SHARD_BYTES", 1000)
+    folder = tmp_path / "weights"
+    policy = load_policy(TEXT)
+    written: list[int] = []  # files that are there when the next weight is asked for
+    held = 0  # bytes since the last file
+
+    def one_by_one():
+        nonlocal held
+        for name, weight in weights_of(policy):
+            files = len(list(folder.glob("*")))
+            held = 0 if written and files > written[-1] else held
+            assert held < 1000
+            written.append(files)
+            held += weight.nbytes
+            yield name, weight.t().contiguous().t()  # as an optimizer may lay it out
+
+    save(one_by_one(), str(folder))
+    assert written[-1] > 20
+    found = dict(read(str(folder)))
+    assert list(found) == [name for name, _ in weights_of(policy)]  # the order packs q, k and v
+    assert all(torch.equal(found[name], weight) for name, weight in weights_of(policy))
+    some = list(found)[3:5]
+    assert [name for name, _ in read(str(folder), some)] == some

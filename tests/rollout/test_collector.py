@@ -10,7 +10,7 @@ from tests.telling import HONEST, Telling
 from vagentrl.engine import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
-from vagentrl.errors import ConfigError, RolloutError
+from vagentrl.errors import ConfigError, EngineDead, RolloutError
 from vagentrl.rollout.collector import Collector, Episode, Lane
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Prompt, Reply, StepResult, Trajectory, Turn
@@ -127,6 +127,22 @@ def test_a_failed_engine_is_a_failed_trajectory():
     played = collector(fails).collect(episodes(3), Sampling())
     assert [trajectory.stop for trajectory in played] == ["terminated", "failed", "terminated"]
     assert played[1].error == "EngineError: the script fails here: no memory"
+
+
+@pytest.mark.parametrize("way", ["alone", "lockstep", "lanes"])
+def test_a_dead_engine_ends_the_collection(way: str):
+    def dies_of_the_long(request: GenerationRequest) -> str:
+        if len(playing.engine.requests) > 4:  # pyright: ignore
+            raise EngineDead("gone")
+        return toy.GO
+
+    playing = collector(dies_of_the_long)
+    playing.lockstep = way == "lockstep"
+    with pytest.raises(EngineDead, match="gone"):
+        if way == "lanes":
+            playing.collect_turns([Lane(lambda n: episodes(4)[3]) for _ in range(2)], 4, Sampling())
+        else:
+            playing.collect(episodes(4), Sampling())
 
 
 def test_a_collection_in_which_everything_failed_is_an_error():

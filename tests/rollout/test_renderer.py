@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from tests.rollout import chat_fixtures as chat
-from vagentrl.errors import ConfigError, ShapeError
+from vagentrl.errors import ConfigError, EnvError, ShapeError
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import Observation
 
@@ -206,6 +206,15 @@ def test_the_vocabulary_encodes_images(qwen_vl: Renderer):
     assert vocabulary.context_length == 128
     assert vocabulary.stop_ids == qwen_vl.stop_ids
     assert vocabulary.encode_images([CELL]).image_grid_thw.tolist() == [[1, 6, 6]]
+
+
+@pytest.mark.parametrize("size", [(3, 700), (700, 0)])
+def test_an_image_of_an_odd_shape_is_the_environments_mistake(
+    qwen_vl: Renderer, size: tuple[int, int]
+):
+    odd = Observation("<image> what now?", (Image.new("RGB", size),))
+    with pytest.raises(EnvError, match=f"an image of {size[0]} x {size[1]} pixels.*refuses"):
+        qwen_vl.first("", odd)
 
 
 def test_an_image_for_a_text_model_is_refused():

@@ -19,7 +19,7 @@ from torch import nn
 
 from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
 from vagentrl.engines.transformers import TransformersEngine
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import freeze_vision_tower
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Reply(NamedTuple):
 
     number: int
     generation: Generation | None
-    error: str | None
+    error: EngineError | EngineDead | None
     busy_s: float
     prefilled_tokens: int
     reused_tokens: int
@@ -176,7 +176,7 @@ class ReplicatedEngine(Engine):
         try:
             process.connection.send(message)
         except OSError as error:
-            raise EngineError(_ended(process)) from error
+            raise _ended(process) from error
 
     def _listen(self, process: _Process) -> None:
         """Hand out a process's replies as they come; in a thread of its own."""
@@ -185,7 +185,8 @@ class ReplicatedEngine(Engine):
                 reply: _Reply = process.connection.recv()
             except (EOFError, OSError):
                 for answer in process.open.values():
-                    answer.set_exception(EngineError(_ended(process)))
+                    if answer.set_running_or_notify_cancel():
+                        answer.set_exception(_ended(process))
                 process.open.clear()
                 return
             self.busy_s += (reply.busy_s - process.latest.busy_s) / self.count
@@ -196,7 +197,7 @@ class ReplicatedEngine(Engine):
             if reply.generation is not None:
                 answer.set_result(reply.generation)
             else:
-                answer.set_exception(EngineError(reply.error))
+                answer.set_exception(reply.error)
 
 
 def _without_images(
@@ -214,9 +215,9 @@ def _without_images(
     return replace(request, images=()), wanted, known[before:]
 
 
-def _ended(process: _Process) -> str:
+def _ended(process: _Process) -> EngineDead:
     process.process.join(1)
-    return (
+    return EngineDead(
         f"the sampling process {process.process.name} has ended (exit code "
         f"{process.process.exitcode}; -9 is mostly a lack of memory): give fewer `processes`, or "
         "resume the run from its last checkpoint with --ckpt_path"
@@ -238,8 +239,8 @@ def _serve(
         generation, problem = None, None
         try:
             generation = await engine.generate(request)
-        except EngineError as error:
-            problem = str(error)
+        except (EngineError, EngineDead) as error:
+            problem = error
         counts = (engine.busy_s, engine.prefilled_tokens, engine.reused_tokens)
         connection.send(_Reply(number, generation, problem, *counts))
 

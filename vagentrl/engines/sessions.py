@@ -102,12 +102,14 @@ class Sessions:
             self._in_slot.clear()
 
     def _new(self, lowest_slot: int) -> Session:
-        if None not in self._in_slot[lowest_slot:]:
-            if len(self._in_slot) < self.limit:
-                self._in_slot.append(None)
-            else:
-                self.release(next(n for n, s in self._by_name.items() if s.slot >= lowest_slot))
-        slot = self._in_slot.index(None, lowest_slot)
+        if None in self._in_slot[lowest_slot:]:
+            slot = self._in_slot.index(None, lowest_slot)
+        elif len(self._in_slot) < self.limit:
+            slot = len(self._in_slot)
+            self._in_slot.append(None)
+        else:
+            oldest = next(n for n, s in self._by_name.items() if s.slot >= lowest_slot)
+            slot = self._by_name.pop(oldest).slot
         session = self._in_slot[slot] = Session(slot)
         return session
 

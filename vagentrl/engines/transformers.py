@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.engines.sampling import sample, uniforms
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.types import Finish
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ class _Row:
         if not self.answer.done():
             self.answer.set_result(Generation(tuple(self.reply), tuple(self.logprobs), why))
 
-    def fail(self, why: str, cause: BaseException | None) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.answer.done():
-            error = EngineError(why)
-            error.__cause__ = cause
             self.answer.set_exception(error)
 
 
@@ -135,7 +133,7 @@ class TransformersEngine(Engine):
     def release(self, session: int) -> None:
         rows = self._rows_of(session)
         for row in rows:  # the pump drops them, and the session with them
-            row.fail("the session was released in mid-reply", None)
+            row.fail(EngineError("the session was released in mid-reply"))
         if not rows and self.policy_version >= 0:
             self._policy.sessions.release(session)
 
@@ -164,12 +162,24 @@ class TransformersEngine(Engine):
                     self._admit()
                     self._decode()
                     self.busy_s += time.perf_counter() - started
+        except Exception as error:  # who waits for a reply raises it
+            dead = EngineDead(
+                f"the policy could not go on with {len(self._active)} replies: {error!r}. The "
+                "batch that was being played is not learned from; resume the run from its last "
+                "checkpoint with --ckpt_path. Where memory was short, lower max_batch or "
+                "max_sessions"
+            )
+            dead.__cause__ = error
+            self._stop(dead)
         except BaseException as error:  # nobody may wait for a pump that has stopped
-            rows = [*self._waiting, *self._active]
-            self._waiting.clear()
-            self._active.clear()
-            self._fail(rows, f"the engine stopped in mid-reply: {error!r}", error)
+            self._stop(EngineError(f"sampling was interrupted: {error!r}"))
             raise
+
+    def _stop(self, error: Exception) -> None:
+        rows = [*self._waiting, *self._active]
+        self._waiting.clear()
+        self._active.clear()
+        self._fail(rows, error)
 
     def _drop_abandoned(self) -> None:
         abandoned = [row for row in self._waiting if row.answer.done()]
@@ -208,8 +218,12 @@ class TransformersEngine(Engine):
 
     def _read_alone(self, rows: Sequence[_Row], error: Exception) -> None:
         """One bad prompt must not fail those that were read with it."""
+        if isinstance(error, torch.AcceleratorError):
+            raise error  # the device is gone, whatever the prompt
         if len(rows) == 1:
-            self._fail(rows, f"the policy could not read the prompt: {error}", error)
+            refused = EngineError(f"the policy could not read the prompt: {error}")
+            refused.__cause__ = error
+            self._fail(rows, refused)
             return
         for row in rows:
             self._policy.sessions.release(row.request.session)
@@ -217,15 +231,8 @@ class TransformersEngine(Engine):
             self._prefill([row])
 
     def _decode(self) -> None:
-        if not self._active:
-            return
-        try:
-            logits = self._policy.decode([row.reply[-1] for row in self._active])
-        except Exception as error:
-            self._fail(self._active, f"the policy could not go on with the reply: {error}", error)
-            self._active.clear()
-            return
-        self._extend(0, logits)
+        if self._active:
+            self._extend(0, self._policy.decode([row.reply[-1] for row in self._active]))
 
     @torch.inference_mode()
     def _extend(self, first: int, logits: Tensor) -> None:
@@ -255,10 +262,10 @@ class TransformersEngine(Engine):
         self._active[index], self._active[last] = self._active[last], self._active[index]
         return self._active.pop()
 
-    def _fail(self, rows: Sequence[_Row], why: str, cause: BaseException) -> None:
+    def _fail(self, rows: Sequence[_Row], error: Exception) -> None:
         for row in rows:
             self._policy.sessions.release(row.request.session)
-            row.fail(why, cause)
+            row.fail(error)
 
 
 def _similar(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

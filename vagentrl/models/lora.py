@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vagentrl.errors import ConfigError
@@ -61,6 +62,17 @@ def add_adapter(model: PreTrainedModel, lora: LoRA) -> None:
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether only an adapter of this model learns."""
     return model._hf_peft_config_loaded
+
+
+def save_adapter(model: PreTrainedModel, folder: str) -> None:
+    """Write a model's adapter as PEFT would; ``save_pretrained`` writes on the first rank alone."""
+    from safetensors.torch import save_file
+
+    [name] = model.active_adapters()
+    model.peft_config[name].save_pretrained(folder)
+    weights = model.get_adapter_state_dict(name)
+    named = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
+    save_file(named, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 @contextmanager

