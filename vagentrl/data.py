@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningDataModule
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
+from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 from vagentrl import ranks
@@ -281,11 +281,11 @@ class RolloutDataModule(LightningDataModule):
 
     def _check_ranks(self, count: int) -> None:
         strategy = self.trainer.strategy  # pyright: ignore
-        if not isinstance(strategy, DDPStrategy) or isinstance(strategy, DeepSpeedStrategy):
+        if not isinstance(strategy, DDPStrategy):
             raise ConfigError(
                 f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "
-                "DDP is known to learn right with several: set trainer.strategy to ddp, or "
-                "trainer.devices and trainer.num_nodes to 1"
+                "DDP and DeepSpeed are known to learn right with several: set trainer.strategy to "
+                "ddp or deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
             )
         if self.groups % count:
             raise ConfigError(

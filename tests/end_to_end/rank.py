@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+UNCLIPPED = "--trainer.gradient_clip_val=null"  # DeepSpeed's norm is of actor and critic together
 EVERY = ("--data.groups=4", "--data.minibatch_size=4")
 TOGETHER = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
@@ -120,6 +122,10 @@ def main(rank: str, port: str) -> None:
     path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
     results["resumed"] = fit("turns", *TOGETHER, "--ckpt_path", path)
     results["paid"] = pay(*TOGETHER)
+    if find_spec("deepspeed"):
+        from tests.cpu_deepspeed import ZERO
+
+        results["zero"] = fit("critic", UNCLIPPED, "--trainer.devices=2", ZERO)
     results["refused"] = [_refusal(*settings) for settings in REFUSED.values()]
     torch.save(results, Path(f"rank_{rank}.pt"))
 

@@ -53,6 +53,16 @@ def test_two_ranks_play_and_learn_what_one_process_would(
         assert_same(results[case], alone)
 
 
+def test_two_ranks_of_deepspeed_learn_what_one_process_would(
+    together: list[dict[str, Any]], run_dir: Path
+):
+    pytest.importorskip("deepspeed")
+    alone = rank.fit("critic", rank.UNCLIPPED)
+    for results in together:
+        assert results["zero"]["played"] == alone["played"]
+        torch.testing.assert_close(results["zero"]["weights"], alone["weights"])
+
+
 def test_claims_earn_what_they_would_in_one_process(together: list[dict[str, Any]], run_dir: Path):
     alone = rank.pay()
     assert alone["metrics"]["judge/penalised"] > 0

@@ -348,7 +348,7 @@ class AgentModule(LightningModule):
             loss = loss + self._policy_loss(states, batch)
         if self.critic is not None:
             loss = loss + self.value_coef * self._value_loss(states, batch)
-        if isinstance(self.trainer.strategy, DDPStrategy) and self._deepspeed is None:
+        if isinstance(self.trainer.strategy, DDPStrategy):
             loss = loss + self._nothing()
         # Lightning takes the mean over accumulated micro-batches, DDP over ranks; the weights want
         # their sum.
@@ -356,8 +356,13 @@ class AgentModule(LightningModule):
 
     def _nothing(self) -> Tensor:
         """0, of every weight that learns: DDP waits for a gradient of each, also where a loss is
-        left out or no row shows an image."""
-        learning = (p for p in self.parameters() if p.requires_grad)
+        left out or no row shows an image.
+
+        DeepSpeed wants the same ones on every rank, and steps wherever there is one.
+        """
+        resting = self.actor.parameters() if self._deepspeed and not self.actor_is_training else ()
+        left_out = set(map(id, resting))
+        learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
         return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
 
     def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
@@ -471,6 +476,8 @@ class AgentModule(LightningModule):
         engine = self._deepspeed
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
             self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
+            if not self.actor_is_training:
+                self._rewind_actor()
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
             self.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)
@@ -478,6 +485,15 @@ class AgentModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         self.log("step", float(self.iteration))  # the x axis of every logged scalar
+
+    def _rewind_actor(self) -> None:
+        """DeepSpeed counts a step of the actor's moments where there was no gradient, and a later
+        one would be corrected for the bias of moments that are older than they are."""
+        optimizer: Any = self.optimizers()
+        for group in optimizer.param_groups:
+            if group["name"] == "actor":
+                for weights in group["params"]:
+                    optimizer.state[weights]["step"].zero_()
 
     # ------------------------------------------------------------------------------ evaluation
 
