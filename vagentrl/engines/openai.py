@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,11 @@ from vagentrl.engines.endpoint import (
     read_key,
     retry_after,
 )
+from vagentrl.engines.event_loops import close_at_the_end
 from vagentrl.errors import ChatError, ConfigError
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    from openai import APIStatusError
     from tenacity import AsyncRetrying, RetryCallState
 
 log = logging.getLogger(__name__)
@@ -346,7 +347,7 @@ class _Session:
         )
         self.headers = {} if self.key else {"Authorization": Omit()}
         self.places = asyncio.Semaphore(chat.max_connections)
-        self.life = _close_at_the_end(self.client)
+        self.life = close_at_the_end(self.client.close)
 
     def without_key(self, text: str) -> str:
         """A text of the server's, which knows the key and may repeat it."""
@@ -356,13 +357,6 @@ class _Session:
         """The start of a text, on one line and without the key."""
         safe = " ".join(self.without_key(text).split())
         return safe if len(safe) <= SHOWN else f"{safe[:SHOWN]}…"
-
-
-async def _close_at_the_end(client: AsyncOpenAI) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        await client.close()
 
 
 class _Problem(Exception):
