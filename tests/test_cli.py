@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,7 @@ def test_help_is_instant_and_needs_no_torch():
         "import sys; from vagentrl.cli import main; main(['--help']); "
         "sys.exit(bool({'torch', 'transformers', 'lightning'} & set(sys.modules)))"
     )
-    started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert time.perf_counter() - started < 2
     assert done.returncode == 0
     for command in COMMANDS:
         assert command in done.stdout
@@ -35,6 +32,20 @@ def test_help_is_instant_and_needs_no_torch():
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
     main(["--version"])
     assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("--trainer.strategy=nonsense", "invalid strategy name: `strategy='nonsense'`"),
+        ("--trainer.devices=0", "`Trainer(devices='0')` value is not a valid input"),
+    ],
+)
+def test_what_lightning_refuses_is_told_in_one_line(setting: str, said: str):
+    with pytest.raises(SystemExit) as refused:
+        main(["fit", "--config", str(runs.TOY_RUN), "--model.policy", "x", setting])
+    told = str(refused.value)
+    assert told.startswith("vagentrl: ConfigError: Lightning's trainer refuses") and said in told
 
 
 def test_an_unknown_command_is_refused_with_a_guess():

@@ -16,6 +16,7 @@ from lightning import Callback, Trainer
 from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils.logging import disable_progress_bar
 
 from vagentrl import engines
@@ -95,13 +96,14 @@ class VagentCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds what every run wants, unless the configuration brings its own."""
         given = self._get(self.config_init, "trainer")
-        return super().instantiate_trainer(
-            callbacks=_with_default_callbacks(
-                _as_list(given["callbacks"]), given["enable_progress_bar"] is not False
-            ),
-            plugins=_with_default_plugins(_as_list(given["plugins"])),
-            **kwargs,
+        callbacks = _with_default_callbacks(
+            _as_list(given["callbacks"]), given["enable_progress_bar"] is not False
         )
+        plugins = _with_default_plugins(_as_list(given["plugins"]))
+        try:
+            return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
+        except (MisconfigurationException, ValueError) as error:
+            raise ConfigError(f"Lightning's trainer refuses its settings: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's settings overrule the YAML and the command line."""
