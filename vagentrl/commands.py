@@ -14,9 +14,9 @@ import torch
 from jsonargparse import auto_cli
 from lightning import Callback, Trainer
 from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from transformers.utils.logging import disable_progress_bar
 
 from vagentrl import engines
