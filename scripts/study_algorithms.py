@@ -12,11 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -26,8 +22,8 @@ from compare_runs import draw, load, mean_and_spread
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
+from study import ROOT, Run, train
 
-ROOT = Path(__file__).parents[1]
 BEDS = {
     "Sokoban": ("configs/sokoban_text.yaml", 15),
     "FrozenLake": ("configs/frozen_lake.yaml", 15),
@@ -71,28 +67,9 @@ def run_folder(bed: str, algorithm: str, seed: int) -> Path:
     return ROOT / "runs/study" / bed.lower() / name / f"seed_{seed}"
 
 
-def train(bed: str, algorithm: str, seed: int) -> None:
-    folder = run_folder(bed, algorithm, seed)
-    if (folder / "summary.json").is_file():
-        return
-    config, iterations = BEDS[bed]
-    command = [
-        *(sys.executable, "-m", "vagentrl", "fit", "--config", config),
-        *ALGORITHMS[algorithm],
-        f"--seed_everything={seed}",
-        f"--trainer.max_epochs={iterations}",
-        "--data.groups=8",
-        "--data.group_size=8",
-        f"--trainer.logger.init_args.save_dir={folder.parent.parent.parent}",
-        f"--trainer.logger.init_args.name={folder.parent.parent.name}/{folder.parent.name}",
-        f"--trainer.logger.init_args.version={folder.name}",
-    ]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
-    print(f"{bed}, {algorithm}, seed {seed}: {folder}", file=sys.stderr)
+def settings(bed: str, algorithm: str) -> list[str]:
+    iterations = f"--trainer.max_epochs={BEDS[bed][1]}"
+    return [*ALGORITHMS[algorithm], iterations, "--data.groups=8", "--data.group_size=8"]
 
 
 def table(runs: dict[str, list[dict]]) -> str:
@@ -120,16 +97,12 @@ def main() -> None:
     parser.add_argument("--beds", nargs="+", default=list(BEDS), choices=list(BEDS))
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    seeds = range(1, arguments.seeds + 1)
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        # seed by seed, so that an early look shows every algorithm
-        started = [
-            pool.submit(train, bed, algorithm, seed)
-            for seed in seeds
-            for bed, algorithm in product(arguments.beds, ALGORITHMS)
-        ]
-        for run in started:
-            run.result()
+    wanted = [  # seed by seed, so that an early look shows every algorithm
+        Run(run_folder(bed, algorithm, seed), BEDS[bed][0], seed, settings(bed, algorithm))
+        for seed in range(1, arguments.seeds + 1)
+        for bed, algorithm in product(arguments.beds, ALGORITHMS)
+    ]
+    train(wanted, arguments.jobs)
     results = {
         bed: {name: load(str(run_folder(bed, name, 0).with_name("seed_*"))) for name in ALGORITHMS}
         for bed in arguments.beds

@@ -12,11 +12,7 @@ without hints. One thread per run.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -26,13 +22,13 @@ from compare_runs import draw, load, mean_and_spread
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
+from study import ROOT, Run, train
 
 from vagentrl.commands import VagentCLI
 from vagentrl.feedback import VerbalFeedback
 from vagentrl.types import Reply
 from vagentrl_envs.frozen_lake import FrozenLake
 
-ROOT = Path(__file__).parents[1]
 CONFIG = "configs/frozen_lake_hints.yaml"
 HINTS = "--data.env.init_args"
 ARMS = {
@@ -47,26 +43,6 @@ ARMS = {
 def run_folder(arm: str, seed: int) -> Path:
     name = arm.replace("ε = ", "epsilon_").replace(" ", "_").replace(".", "")
     return ROOT / "runs/hints" / name / f"seed_{seed}"
-
-
-def train(arm: str, seed: int) -> None:
-    folder = run_folder(arm, seed)
-    if (folder / "summary.json").is_file():
-        return
-    command = [
-        *(sys.executable, "-m", "vagentrl", "fit", "--config", CONFIG),
-        ARMS[arm],
-        f"--seed_everything={seed}",
-        f"--trainer.logger.init_args.save_dir={folder.parent.parent}",
-        f"--trainer.logger.init_args.name={folder.parent.name}",
-        f"--trainer.logger.init_args.version={folder.name}",
-    ]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
-    print(f"{arm}, seed {seed}: {folder}", file=sys.stderr)
 
 
 def hints_on_a_shortest_way(arm: str, lakes: int = 300) -> float:
@@ -125,11 +101,12 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        # seed by seed, so that an early look shows every arm
-        seeds = range(1, arguments.seeds + 1)
-        for run in [pool.submit(train, arm, seed) for seed in seeds for arm in arguments.arms]:
-            run.result()
+    wanted = [  # seed by seed, so that an early look shows every arm
+        Run(run_folder(arm, seed), CONFIG, seed, [ARMS[arm]])
+        for seed in range(1, arguments.seeds + 1)
+        for arm in arguments.arms
+    ]
+    train(wanted, arguments.jobs)
     runs = {arm: load(str(run_folder(arm, 0).with_name("seed_*"))) for arm in arguments.arms}
     print(table(runs))
     if arguments.figure is None:

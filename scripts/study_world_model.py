@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -28,9 +24,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from study import ROOT, Run, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-ROOT = Path(__file__).parents[1]
 CONFIG = "configs/sokoban_world_model.yaml"
 ARMS = {"without": (0.0, 0.0), "with": (0.4, 0.15)}
 """What a right observation and a right prediction earn in each arm; solving the room earns 1.1."""
@@ -53,24 +49,8 @@ def callbacks(observation: float, prediction: float) -> str:
     return f"--trainer.callbacks={json.dumps(listed)}"
 
 
-def train(arm: str, seed: int, iterations: int) -> None:
-    folder = ROOT / "runs/world_model" / arm / f"seed_{seed}"
-    if (folder / "summary.json").is_file():
-        return
-    command = [
-        *(sys.executable, "-m", "vagentrl", "fit", "--config", CONFIG, callbacks(*ARMS[arm])),
-        f"--seed_everything={seed}",
-        f"--trainer.max_epochs={iterations}",
-        f"--trainer.logger.init_args.save_dir={folder.parent.parent}",
-        f"--trainer.logger.init_args.name={arm}",
-        f"--trainer.logger.init_args.version={folder.name}",
-    ]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
-    print(f"{arm}, seed {seed}: {folder}", file=sys.stderr)
+def run_folder(arm: str, seed: int) -> Path:
+    return ROOT / "runs/world_model" / arm / f"seed_{seed}"
 
 
 def curve(run: dict, name: str) -> dict[int, float]:
@@ -118,13 +98,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        started = [
-            pool.submit(train, arm, seed, arguments.iterations)
-            for seed, arm in product(range(1, arguments.seeds + 1), ARMS)
-        ]
-        for run in started:
-            run.result()
+    iterations = f"--trainer.max_epochs={arguments.iterations}"
+    wanted = [
+        Run(run_folder(arm, seed), CONFIG, seed, [callbacks(*ARMS[arm]), iterations])
+        for seed, arm in product(range(1, arguments.seeds + 1), ARMS)
+    ]
+    train(wanted, arguments.jobs)
     runs = {arm: load(str(ROOT / "runs/world_model" / arm / "seed_*")) for arm in ARMS}
     print(table(runs))
     if arguments.figure is None:

@@ -1,0 +1,56 @@
+"""What studies share: runs of `vagentrl fit` in folders of their own, some at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a study.
+
+    Attributes:
+        folder: Of the run; its last two levels are the name and the version that loggers know.
+        config: What it trains, from the project's root.
+        seed: Of the training.
+        settings: What differs from the configuration.
+    """
+
+    folder: Path
+    config: str
+    seed: int
+    settings: Sequence[str]
+
+
+def train(runs: Sequence[Run], jobs: int) -> None:
+    """Play what has not ended yet, so many at a time, one thread each."""
+    with ThreadPoolExecutor(jobs) as pool:
+        for ended in [pool.submit(_train, run) for run in runs]:
+            ended.result()
+
+
+def _train(run: Run) -> None:
+    if (run.folder / "summary.json").is_file():
+        return
+    command = [
+        *(sys.executable, "-m", "vagentrl", "fit", "--config", run.config),
+        *run.settings,
+        f"--seed_everything={run.seed}",
+        f"--trainer.logger.init_args.save_dir={run.folder.parent.parent}",
+        f"--trainer.logger.init_args.name={run.folder.parent.name}",
+        f"--trainer.logger.init_args.version={run.folder.name}",
+    ]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{ended.stderr[-3000:]}")
+    print(run.folder, file=sys.stderr)
