@@ -12,6 +12,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from tests import runs
 from vagentrl.errors import ConfigError
+from vagentrl.modules import deepspeed
 
 pytest.importorskip("deepspeed")
 ROOT = Path(__file__).parents[2]
@@ -54,5 +55,6 @@ def test_zero_2_skips_a_gradient_that_is_not_finite(seen: dict[str, Any]):
 
 
 def test_zero_3_is_refused():
+    run = runs.prepare()
     with pytest.raises(ConfigError, match="take deepspeed_stage_2"):
-        runs.prepare().model._prepare_deepspeed(DeepSpeedStrategy(stage=3))
+        deepspeed.prepare(run.trainer, DeepSpeedStrategy(stage=3))

@@ -11,7 +11,8 @@ from tests import runs
 from vagentrl.advantages import MaskedGAE
 from vagentrl.callbacks import AgentCallback
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.modules.agent import SKIPPED_AT_MOST, AdamW, AgentModule
+from vagentrl.modules.agent import SKIPPED_AT_MOST, AgentModule
+from vagentrl.modules.optimizer import AdamW
 from vagentrl.types import RolloutBatch, Scores
 
 NO_EVALUATION = ("--trainer.limit_val_batches=0",)

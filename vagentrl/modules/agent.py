@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -24,6 +24,7 @@ from vagentrl.errors import ConfigError, VagentError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_policy
 from vagentrl.models.lora import LoRA
+from vagentrl.modules import deepspeed
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.checks import (
     check_at_least_0,
@@ -34,6 +35,7 @@ from vagentrl.modules.checks import (
     half_precision,
 )
 from vagentrl.modules.critic import CriticModule
+from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -41,50 +43,6 @@ log = logging.getLogger(__name__)
 
 SKIPPED_AT_MOST = 8
 """Steps in a row; a loss scale for float16 may take some to settle."""
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """One optimizer with two parameter groups (DeepSpeed allows no second optimizer).
-
-    Args:
-        actor_lr: Learning rate of the actor.
-        critic_lr: Learning rate of the critic.
-        warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
-        final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
-        betas: Decay of the two moments.
-        eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
-            tokens that are nearly certain would be blown up; that is as large as the gradients of
-            billions of parameters, and would weaken their steps.
-        weight_decay: Decoupled weight decay.
-    """
-
-    actor_lr: float = 1e-6
-    critic_lr: float = 1e-5
-    warmup_iterations: int = 0
-    final_lr_scale: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("actor_lr", "critic_lr", "warmup_iterations", "weight_decay"):
-            check_at_least_0(f"optimizer.{name}", getattr(self, name))
-        if not 0 <= self.final_lr_scale <= 1:
-            raise ConfigError(
-                f"model.optimizer.final_lr_scale is {self.final_lr_scale}; give a share of the "
-                "rates from 0 to 1 (1 keeps them)"
-            )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(
-                f"model.optimizer.betas is {self.betas}; give two numbers from 0 to below 1 "
-                "(0.9 and 0.999 are usual)"
-            )
-        if not 0 < self.eps < math.inf:
-            raise ConfigError(
-                f"model.optimizer.eps is {self.eps}; give a small number above 0 (without it, what "
-                "has no gradient is divided by 0)"
-            )
 
 
 class AgentModule(LightningModule):
@@ -123,7 +81,7 @@ class AgentModule(LightningModule):
         value_coef: float = 1.0,
         value_clip: float | None = 0.5,
         entropy_coef: float = 0.001,
-        optimizer: AdamW = AdamW(),
+        optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
         dtype: Literal["float32", "bfloat16"] = "float32",
         gradient_checkpointing: bool = False,
         freeze_vision: bool = False,
@@ -169,20 +127,7 @@ class AgentModule(LightningModule):
         if stage == "fit":
             check_trainer(self.trainer, self.settings.final_lr_scale)
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
-            self._prepare_deepspeed(self.trainer.strategy)
-
-    def _prepare_deepspeed(self, strategy: DeepSpeedStrategy) -> None:
-        assert strategy.config is not None
-        if strategy.zero_stage_3:
-            raise ConfigError(
-                "trainer.strategy is DeepSpeed's stage 3, which takes weights apart while they are "
-                "made, and models cannot be loaded like that yet; take deepspeed_stage_2"
-            )
-        # for its log; else Lightning would have episodes collected before there is a model
-        size = self.trainer.datamodule.micro_batch_size  # pyright: ignore
-        strategy.config.setdefault("train_micro_batch_size_per_gpu", size)
-        # Lightning's would round old log-probs to bfloat16
-        self.trainer.precision_plugin.convert_input = _as_it_is  # pyright: ignore
+            deepspeed.prepare(self.trainer, self.trainer.strategy)
 
     # ------------------------------------------------------------------------------- the models
 
@@ -230,18 +175,8 @@ class AgentModule(LightningModule):
                 "or take a DeepSpeed strategy",
                 " and ".join(half),
             )
-        rates = {"actor": self.settings.actor_lr, "critic": self.settings.critic_lr}
-        groups = [
-            {"name": name, "params": [p for p in module.parameters() if p.requires_grad], "lr": lr}
-            for name, lr in rates.items()
-            if (module := getattr(self, name)) is not None
-        ]
-        return torch.optim.AdamW(
-            groups,
-            betas=self.settings.betas,
-            eps=self.settings.eps,
-            weight_decay=self.settings.weight_decay,
-        )
+        critic = {} if self.critic is None else {"critic": self.critic}
+        return self.settings.build({"actor": self.actor, **critic})
 
     @property
     def actor_is_training(self) -> bool:
@@ -330,8 +265,7 @@ class AgentModule(LightningModule):
     @property
     def _deepspeed(self) -> Any | None:
         """DeepSpeed's engine, where it takes the steps."""
-        strategy = self.trainer.strategy
-        return strategy.deepspeed_engine if isinstance(strategy, DeepSpeedStrategy) else None
+        return deepspeed.engine_of(self.trainer)
 
     def on_train_batch_start(self, batch: TrainBatch, batch_idx: int) -> None:
         if self._deepspeed is not None:  # it was set up before the number of passes was known
@@ -410,16 +344,11 @@ class AgentModule(LightningModule):
         self._update_started = time.perf_counter()
 
     def _set_learning_rates(self) -> None:
-        settings = self.settings
         total = max(self.trainer.max_epochs or 1, 1)
-        decay = 1 - (1 - settings.final_lr_scale) * min(self.iteration / total, 1)
-        trained = self.iteration - self.warmup.rounds + 1
-        warmup = min(trained / (settings.warmup_iterations + 1), 1) if trained > 0 else 0.0
+        rates = self.settings.rates(self.iteration, self.warmup.rounds, total)
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
-            is_actor = group["name"] == "actor"
-            base = settings.actor_lr * warmup if is_actor else settings.critic_lr
-            group["lr"] = base * decay
+            group["lr"] = rates[group["name"]]
             self.log(f"optim/{group['name']}_lr", group["lr"], on_epoch=True, batch_size=1)
 
     def configure_gradient_clipping(
@@ -477,7 +406,7 @@ class AgentModule(LightningModule):
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
             self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
             if not self.actor_is_training:
-                self._rewind_actor()
+                deepspeed.rewind(self.optimizers(), "actor")
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
             self.log("time/update", seconds, on_step=False, on_epoch=True, batch_size=1)
@@ -485,15 +414,6 @@ class AgentModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         self.log("step", float(self.iteration))  # the x axis of every logged scalar
-
-    def _rewind_actor(self) -> None:
-        """DeepSpeed counts a step of the actor's moments where there was no gradient, and a later
-        one would be corrected for the bias of moments that are older than they are."""
-        optimizer: Any = self.optimizers()
-        for group in optimizer.param_groups:
-            if group["name"] == "actor":
-                for weights in group["params"]:
-                    optimizer.state[weights]["step"].zero_()
 
     # ------------------------------------------------------------------------------ evaluation
 
@@ -542,7 +462,3 @@ class AgentModule(LightningModule):
             for name, weight in self.state_dict().items()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

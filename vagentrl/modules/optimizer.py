@@ -1,0 +1,86 @@
+"""The optimizer: one AdamW for actor and critic, at a rate each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from vagentrl.errors import ConfigError
+from vagentrl.modules.checks import check_at_least_0
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """One optimizer with two parameter groups (DeepSpeed allows no second optimizer).
+
+    Args:
+        actor_lr: Learning rate of the actor.
+        critic_lr: Learning rate of the critic.
+        warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
+        final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
+        betas: Decay of the two moments.
+        eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
+            tokens that are nearly certain would be blown up; that is as large as the gradients of
+            billions of parameters, and would weaken their steps.
+        weight_decay: Decoupled weight decay.
+    """
+
+    actor_lr: float = 1e-6
+    critic_lr: float = 1e-5
+    warmup_iterations: int = 0
+    final_lr_scale: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("actor_lr", "critic_lr", "warmup_iterations", "weight_decay"):
+            check_at_least_0(f"optimizer.{name}", getattr(self, name))
+        if not 0 <= self.final_lr_scale <= 1:
+            raise ConfigError(
+                f"model.optimizer.final_lr_scale is {self.final_lr_scale}; give a share of the "
+                "rates from 0 to 1 (1 keeps them)"
+            )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(
+                f"model.optimizer.betas is {self.betas}; give two numbers from 0 to below 1 "
+                "(0.9 and 0.999 are usual)"
+            )
+        if not 0 < self.eps < math.inf:
+            raise ConfigError(
+                f"model.optimizer.eps is {self.eps}; give a small number above 0 (without it, what "
+                "has no gradient is divided by 0)"
+            )
+
+    def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.AdamW:
+        """The optimizer, with a group for what learns in each of the modules, ``actor`` and
+        ``critic``."""
+        rates = {"actor": self.actor_lr, "critic": self.critic_lr}
+        groups = [
+            {
+                "name": name,
+                "params": [p for p in module.parameters() if p.requires_grad],
+                "lr": rates[name],
+            }
+            for name, module in modules.items()
+        ]
+        return torch.optim.AdamW(
+            groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
+        )
+
+    def rates(self, iteration: int, resting: int, iterations: int) -> dict[str, float]:
+        """Learning rates in an iteration, by the name of their group.
+
+        Args:
+            iteration: Counted from 0.
+            resting: Iterations at the start in which the actor does not learn.
+            iterations: Of the whole run.
+        """
+        decay = 1 - (1 - self.final_lr_scale) * min(iteration / iterations, 1)
+        trained = iteration - resting + 1
+        warmup = min(trained / (self.warmup_iterations + 1), 1) if trained > 0 else 0.0
+        return {"actor": self.actor_lr * warmup * decay, "critic": self.critic_lr * decay}
