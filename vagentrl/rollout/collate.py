@@ -69,31 +69,7 @@ def collate(
         raise ShapeError(
             "there are no trajectories to learn from; let fewer be filtered out, or play more"
         )
-    states: dict[tuple[int, bytes], int] = {}
-    rows: list[_Row] = []
-    ends: list[tuple[int, int] | None] = []  # row and column to bootstrap from
-    for number, trajectory in enumerate(trajectories):
-        if trajectory.stop == "failed" or not trajectory.turns:
-            raise ShapeError(
-                f"trajectory {number} (seed {trajectory.seed}, {trajectory.stop}) has "
-                f"{len(trajectory.turns)} turns; drop failed episodes before collating"
-            )
-        for turn_number, turn in enumerate(trajectory.turns):
-            if turn_number == 0 or turn.prompt.whole:
-                rows.append(_Row(number))
-            seen = (trajectory.group_id, _fingerprint(turn.observation))
-            rows[-1].prompt(turn.prompt)
-            rows[-1].reply(turn, turn_number, states.setdefault(seen, len(states)))
-        if trajectory.stop == "terminated":
-            ends.append(None)
-        elif trajectory.end is None:
-            ends.append((len(rows) - 1, len(rows[-1].input_ids) - 1))
-        else:
-            if trajectory.end.whole:
-                rows.append(_Row(number))
-            rows[-1].prompt(trajectory.end)
-            ends.append((len(rows) - 1, len(rows[-1].input_ids)))
-
+    rows, ends = _rows(trajectories)
     # One column more than the longest row: the value after a row's last token has a place to be.
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
@@ -117,6 +93,37 @@ def collate(
         temperature=temperature,
         vision=renderer.encode_rows([row.images for row in rows]) if shows_images else None,
     )
+
+
+def _rows(
+    trajectories: Sequence[Trajectory],
+) -> tuple[list[_Row], list[tuple[int, int] | None]]:
+    """All rows, and for each trajectory the row and column to bootstrap from, if any."""
+    states: dict[tuple[int, bytes], int] = {}
+    rows: list[_Row] = []
+    ends: list[tuple[int, int] | None] = []
+    for number, trajectory in enumerate(trajectories):
+        if trajectory.stop == "failed" or not trajectory.turns:
+            raise ShapeError(
+                f"trajectory {number} (seed {trajectory.seed}, {trajectory.stop}) has "
+                f"{len(trajectory.turns)} turns; drop failed episodes before collating"
+            )
+        for turn_number, turn in enumerate(trajectory.turns):
+            if turn_number == 0 or turn.prompt.whole:
+                rows.append(_Row(number))
+            seen = (trajectory.group_id, _fingerprint(turn.observation))
+            rows[-1].prompt(turn.prompt)
+            rows[-1].reply(turn, turn_number, states.setdefault(seen, len(states)))
+        if trajectory.stop == "terminated":
+            ends.append(None)
+        elif trajectory.end is None:
+            ends.append((len(rows) - 1, len(rows[-1].input_ids) - 1))
+        else:
+            if trajectory.end.whole:
+                rows.append(_Row(number))
+            rows[-1].prompt(trajectory.end)
+            ends.append((len(rows) - 1, len(rows[-1].input_ids)))
+    return rows, ends
 
 
 def _fingerprint(observation: Observation) -> bytes:

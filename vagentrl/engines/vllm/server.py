@@ -16,8 +16,15 @@ import httpx
 from torch import nn
 
 from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.event_loops import close_at_the_end, run_to_the_end
+from vagentrl.engines.event_loops import run_to_the_end
 from vagentrl.engines.vllm.base import Adapter, VLLMBase
+from vagentrl.engines.vllm.connections import (
+    CONNECT_S,
+    Connections,
+    Failure,
+    ServerError,
+    read_json,
+)
 from vagentrl.engines.vllm.process import ServerProcess, server_command
 from vagentrl.engines.vllm.settings import engine_settings, sampling_settings, shown_images
 from vagentrl.engines.vllm.weights import held_by_all
@@ -30,19 +37,12 @@ if TYPE_CHECKING:
 GENERATE = "/inference/v1/generate"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
 """Between two tries to reach a server that does not answer."""
-CONNECT_S, CALL_S, LOAD_S = 10.0, 30.0, 600.0
-"""For a connection, for an answer, and for an answer after the weights were read."""
+CALL_S, LOAD_S = 30.0, 600.0
+"""For an answer, and for an answer after the weights were read."""
 PULSE_S = 10.0
 """Between two looks whether a server that owes replies still answers at all."""
 TRIES = 4
 """Of a prompt at which the server fails, while it answers all else."""
-KEEP_ALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
-]
-"""A machine that is gone says nothing, not even that it is."""
 
 
 class VLLMServerEngine(VLLMBase):
@@ -98,7 +98,7 @@ class VLLMServerEngine(VLLMBase):
         self.options = options or {}
         self.restarts = 0
         self._server: ServerProcess | None = None
-        self._connections: _Connections | None = None
+        self._connections: Connections | None = None
         self._version = ""  # of the weights, as the server calls it
         self._pushed = ""  # the last version that it was given
         self._sound = False  # whether it is there and has our weights, as far as is known
@@ -145,7 +145,7 @@ class VLLMServerEngine(VLLMBase):
         self._call("/update_weight_version", {"new_version": self._version})
 
     def _unload(self, adapter: Adapter) -> None:
-        with suppress(EngineDead, _ServerError):  # the server may never have had it
+        with suppress(EngineDead, ServerError):  # the server may never have had it
             self._call("/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
     def _forget_prefixes(self) -> None:
@@ -153,7 +153,7 @@ class VLLMServerEngine(VLLMBase):
         given_up = time.monotonic() + CALL_S
         while not self._call("/reset_prefix_cache")["success"]:
             if time.monotonic() > given_up:
-                raise _ServerError(
+                raise ServerError(
                     f"it keeps blocks of its prefix cache, {CALL_S:.0f} s after all were asked "
                     "for; is something else being sampled?"
                 )
@@ -271,7 +271,7 @@ class VLLMServerEngine(VLLMBase):
 
     # ------------------------------------------------------------------------------------- HTTP
 
-    async def _survive(self, ask: Callable[[_Connections], Awaitable[Any]]) -> Any:
+    async def _survive(self, ask: Callable[[Connections], Awaitable[Any]]) -> Any:
         """Ask until there is an answer: a server that went away may come back, without weights."""
         connections = await self._connect()
         away_since, pause = None, FIRST_PAUSE_S
@@ -283,11 +283,11 @@ class VLLMServerEngine(VLLMBase):
                     if not self._sound:
                         await asyncio.to_thread(self._make_sure)
                 return await ask(connections)
-            except _ServerError as error:
+            except ServerError as error:
                 self._sound = False
                 if self.restarts > restarts:
                     failures, restarts = 0, self.restarts
-                failures += isinstance(error, _Failure)
+                failures += isinstance(error, Failure)
                 if failures == TRIES:
                     raise EngineError(
                         f"the vLLM server failed {failures} times at one prompt, and was well in "
@@ -300,34 +300,34 @@ class VLLMServerEngine(VLLMBase):
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _ask(self, body: dict[str, Any], connections: _Connections) -> Any:
+    async def _ask(self, body: dict[str, Any], connections: Connections) -> Any:
         """Ask once; only an answer that comes from our weights counts."""
         url, silent = f"{self.url}{GENERATE}", connections.silent
         asked = asyncio.ensure_future(connections.client.post(url, json=body))
         try:
             await asyncio.wait({asked, silent}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                raise _ServerError("it stopped to answer at all", silent.result())
+                raise ServerError("it stopped to answer at all", silent.result())
             response = asked.result()
         except httpx.TransportError as error:
-            raise _ServerError(f"{GENERATE}: {error!r}") from error
+            raise ServerError(f"{GENERATE}: {error!r}") from error
         finally:
             asked.cancel()
         refused = 400 <= response.status_code < 500
         if refused and self.push and not await asyncio.to_thread(self._has_our_weights):
-            raise _ServerError("it does not know the adapter any more")
+            raise ServerError("it does not know the adapter any more")
         if response.status_code >= 500:
-            raise _Failure(f"{GENERATE}: {response.status_code} {response.text[:500]}")
-        answer = _json(response)
+            raise Failure(f"{GENERATE}: {response.status_code} {response.text[:500]}")
+        answer = read_json(response)
         self._check_choice(*answer["choices"])
         return answer
 
     def _check_choice(self, choice: dict[str, Any]) -> None:
         """Raises:
-        _ServerError: When it is to be asked again.
+        ServerError: When it is to be asked again.
         """
         if choice["finish_reason"] not in ("stop", "length"):
-            raise _ServerError(f"it ended a reply before its end ({choice['finish_reason']})")
+            raise ServerError(f"it ended a reply before its end ({choice['finish_reason']})")
         if not self.push:
             return
         spans = choice.get("weight_versions")
@@ -338,17 +338,17 @@ class VLLMServerEngine(VLLMBase):
                 "weights that it has"
             )
         if others := {span["version"] for span in spans} - {self._version}:
-            raise _ServerError(f"it answered from {sorted(others)}, not from {self._version}")
+            raise ServerError(f"it answered from {sorted(others)}, not from {self._version}")
 
-    async def _connect(self) -> _Connections:
+    async def _connect(self) -> Connections:
         """The connections of the running event loop: every collection has a loop of its own."""
         if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
-            connections = self._connections = _Connections()
+            connections = self._connections = Connections()
             await anext(connections.life)
             connections.watch = asyncio.create_task(self._watch(connections))
         return self._connections
 
-    async def _watch(self, connections: _Connections) -> None:
+    async def _watch(self, connections: Connections) -> None:
         """Who waits for a reply learns when the server has not answered anything for too long."""
         heard_of = time.monotonic()
         while True:
@@ -373,72 +373,11 @@ class VLLMServerEngine(VLLMBase):
         """
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         try:
-            return _json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
+            return read_json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
         except httpx.TransportError as error:
-            raise _ServerError(f"{path}: {error!r}") from error
+            raise ServerError(f"{path}: {error!r}") from error
         except EngineError as error:
             raise EngineDead(str(error)) from error
-
-
-class _Connections:
-    """What belongs to one event loop.
-
-    Attributes:
-        loop: The loop.
-        client: Holds the connections.
-        one_at_a_time: Looks after the server.
-        silent: Done when the server is given up: since when nothing was heard of it.
-        life: Closes the connections at the loop's end.
-        watch: The task that gives the server up.
-    """
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=KEEP_ALIVE)
-        timeout = httpx.Timeout(None, connect=CONNECT_S)  # a long reply takes its time
-        self.client = httpx.AsyncClient(transport=transport, timeout=timeout)
-        self.one_at_a_time = asyncio.Lock()
-        self.silent: asyncio.Future[float] = self.loop.create_future()
-        self.life = close_at_the_end(self.client.aclose)
-        self.watch: asyncio.Task[None] | None = None
-
-    def give_up(self, since: float) -> None:
-        self.silent.set_result(since)
-        self.silent = self.loop.create_future()
-
-
-class _ServerError(Exception):
-    """The server cannot be reached, or answered that it cannot go on.
-
-    Attributes:
-        since: When that began, by the monotonic clock.
-    """
-
-    def __init__(self, what: str, since: float | None = None) -> None:
-        super().__init__(what)
-        self.since = time.monotonic() if since is None else since
-
-
-class _Failure(_ServerError):
-    """The server could not answer a request, which may be the request's fault."""
-
-
-def _json(response: httpx.Response) -> Any:
-    """Raises:
-    EngineError: When the server refuses what it was asked.
-    _ServerError: When it cannot go on.
-    """
-    path = response.request.url.path
-    if response.status_code >= 500:
-        raise _ServerError(f"{path}: {response.status_code} {response.text[:500]}")
-    if response.status_code >= 400:
-        hint = ""
-        if response.status_code == 404:
-            hint = "; start it with what vagentrl.engines.vllm.process.server_command gives"
-        raise EngineError(f"the vLLM server refused {path}: {response.text[:500]}{hint}")
-    is_json = response.headers.get("content-type", "").startswith("application/json")
-    return response.json() if response.content and is_json else None
 
 
 def _generation(answer: dict[str, Any]) -> Generation:
