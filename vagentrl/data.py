@@ -356,8 +356,9 @@ class RolloutDataModule(LightningDataModule):
         if self.worker_kind == "process":
             return pool.ask(nature)
         environment = self.environments[name]()  # wrong settings show here, not in every episode
+        told = nature(environment)
         environment.close()
-        return nature(environment)
+        return told
 
     def _check_replays(self, name: str, replays: bool) -> None:
         if self.turns is not None and name == TRAIN and not replays:

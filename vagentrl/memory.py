@@ -123,7 +123,7 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
         yield from _server(policy, data.engine)
     else:
         if data.engine.samples_apart:
-            size = sum(p.numel() * p.element_size() for p in policy.parameters())
+            size = sum(p.nbytes for p in policy.parameters())
             yield Item("the engine's weights", size, "a copy of the actor's")
         share = -(-data.groups * data.group_size // shards.devices)
         episodes = min(share, data.max_workers)
@@ -152,14 +152,14 @@ def kv_bytes_per_token(config: PretrainedConfig, bytes_each: int) -> int:
 
 def _weights(name: str, module: nn.Module, shards: Shards) -> Item:
     count = sum(p.numel() for p in module.parameters())
-    size = sum(p.numel() * p.element_size() for p in module.parameters())
+    size = sum(p.nbytes for p in module.parameters())
     return Item(name, size * shards.share(3), f"{count:,} parameters")
 
 
 def _training(name: str, module: nn.Module, shards: Shards) -> Item:
     learning = [p for p in module.parameters() if p.requires_grad]
     count = sum(p.numel() for p in learning)
-    gradients = sum(p.numel() * p.element_size() for p in learning) * shards.share(2)
+    gradients = sum(p.nbytes for p in learning) * shards.share(2)
     # DeepSpeed keeps weights in float32 beside those in half precision; AdamW does not
     master = 4 * count if shards.stage and learning[0].dtype != torch.float32 else 0
     each = 4 if shards.stage else learning[0].element_size()
@@ -172,7 +172,7 @@ def _training(name: str, module: nn.Module, shards: Shards) -> Item:
 
 def _vllm(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
     ways = engine.options["tensor_parallel_size"]
-    size = sum(p.numel() * p.element_size() for p in policy.parameters()) / ways
+    size = sum(p.nbytes for p in policy.parameters()) / ways
     when = "sample" if engine.sleep else "always"
     yield Item("vLLM's weights", size, f"over {ways} devices", when)
     if engine.kv_cache_gb is not None:
@@ -189,7 +189,7 @@ def _server(policy: nn.Module, engine: VLLMServerEngine) -> Iterator[Item]:
     if engine.url is not None or engine.devices is not None:
         yield Item("vLLM's server", 0.0, "on devices of its own")
         return
-    size = sum(p.numel() * p.element_size() for p in policy.parameters())
+    size = sum(p.nbytes for p in policy.parameters())
     yield Item("vLLM's weights", size, "in a server beside the trainer: see data.engine.devices")
     kept = (engine.kv_cache_gb or 0.0) * GIB
     how = "kv_cache_gb" if kept else "what options.gpu_memory_utilization leaves of the device"

@@ -84,4 +84,4 @@ class _Memory:
 
 def _bytes(output: Any) -> int:
     tensors = (output.pooler_output, *(output.get("deepstack_features") or ()))
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
