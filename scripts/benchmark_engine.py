@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from vagentrl.engine import GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.types import VisionInputs
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 
 STAGES = ("generate", "environment", "score", "update")
 

@@ -28,12 +28,13 @@ from pathlib import Path
 
 import torch
 
-from vagentrl.engine import Sampling
-from vagentrl.engines import OpenAIChat, TransformersEngine
+from vagentrl.chat import OpenAIChat
+from vagentrl.claims.background import BackgroundLoop
+from vagentrl.claims.judge import Claim, Judge, Verdict
+from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import Sampling
 from vagentrl.formats import NoThink
-from vagentrl.judge import Claim, Judge, Verdict
-from vagentrl.judging.background import BackgroundLoop
-from vagentrl.models.load import checkpoint_path, load_policy
+from vagentrl.models.load import checkpoint_path, load_model
 from vagentrl.rollout.collector import Collector, Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
@@ -110,7 +111,7 @@ def server(latency_s: float) -> Iterator[str]:
 def rollout(
     judge: Judge | None, background: BackgroundLoop, args: argparse.Namespace, claims: int
 ) -> Measured:
-    policy, renderer = load_policy(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
+    policy, renderer = load_model(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
     engine = TransformersEngine()
     vocabulary = renderer.vocabulary(CONTEXT)
     banned = vocabulary.banned_ids | vocabulary.stop_ids  # replies never end by themselves

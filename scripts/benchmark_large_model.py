@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.losses import PPOClip, masked_mean
 from vagentrl.modules.actor import ActorModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch, VisionInputs

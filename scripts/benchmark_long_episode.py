@@ -20,12 +20,12 @@ from functools import partial
 import torch
 
 from vagentrl.contexts import FullHistory, Window
-from vagentrl.engine import Sampling
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import Sampling
 from vagentrl.environment import Outcome
 from vagentrl.formats import Grounding
-from vagentrl.models.load import context_length, load_config, load_policy
-from vagentrl.rollout.collector import Collector, Episode, Lane
+from vagentrl.models.load import context_length, load_config, load_model
+from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Trajectory
@@ -42,8 +42,8 @@ class Endless(Sokoban):
         return outcome._replace(done=False, success=False)
 
 
-def episode(lane: int, number: int) -> Episode:
-    return Episode("train", seed=2 * lane, group_id=lane, private_seed=1000 * number + lane)
+def episode(slot: int, number: int) -> Episode:
+    return Episode("train", seed=2 * slot, group_id=slot, private_seed=1000 * number + slot)
 
 
 def longest_context(trajectory: Trajectory) -> int:
@@ -72,14 +72,14 @@ def main() -> None:
     renderer = Renderer.from_pretrained(MODEL)
     engine = TransformersEngine()
     engine.prepare(renderer.vocabulary(room))
-    engine.update_weights(load_policy(MODEL), 0)
+    engine.update_weights(load_model(MODEL), 0)
     make = partial(
         Endless, observation="text", turn_limit=arguments.turns, format=Grounding("structured")
     )
     context = FullHistory() if arguments.window < 0 else Window(arguments.window)
     pools = {"train": WorkerPool(make, "train")}
     collector = Collector(engine, renderer, pools, room, context)
-    lanes = [Lane(partial(episode, lane)) for lane in range(arguments.environments)]
+    slots = [EnvironmentSlot(partial(episode, slot)) for slot in range(arguments.environments)]
 
     print(f"{arguments.environments} environments, {type(context).__name__}, {MODEL}\n")
     print("| turns | longest context, tokens | python memory, MiB | seconds | ended |")
@@ -87,7 +87,7 @@ def main() -> None:
     tracemalloc.start()
     for batch in range(1, arguments.turns // arguments.batch + 1):
         started = time.perf_counter()
-        played = collector.collect_turns(lanes, arguments.batch, Sampling(max_tokens=32))
+        played = collector.collect_turns(slots, arguments.batch, Sampling(max_tokens=32))
         seconds = time.perf_counter() - started
         longest = max(longest_context(trajectory) for trajectory in played)
         ended = sum(trajectory.stop != "cut" for trajectory in played)

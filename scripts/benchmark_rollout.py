@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vagentrl.engine import Engine, Sampling
 from vagentrl.engines import ReplicatedEngine, TransformersEngine, VLLMEngine
+from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.formats import NoThink
-from vagentrl.models.load import checkpoint_path, load_policy
+from vagentrl.models.load import checkpoint_path, load_model
 from vagentrl.rollout.collector import Collector, Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
@@ -171,7 +171,7 @@ def trl(model: str, arguments: argparse.Namespace) -> Callable[[], Measured]:
 
     grpo.parse_response = parsed
     replies: dict[str, Any] = {"max_new_tokens": REPLY_TOKENS, "min_new_tokens": REPLY_TOKENS}
-    policy = load_policy(model)
+    policy = load_model(model)
     if arguments.images:
         replies["bad_words_ids"] = [[policy.config.image_token_id], [policy.config.video_token_id]]
     taken: list[Measured] = []
@@ -221,7 +221,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     model = "tiny-sokoban-vlm" if arguments.images else "tiny-sokoban-text"
-    policy, renderer = load_policy(model), Renderer.from_pretrained(checkpoint_path(model))
+    policy, renderer = load_model(model), Renderer.from_pretrained(checkpoint_path(model))
     common = (policy, renderer, arguments)
     ways: dict[str, Callable[[], Measured]] = {
         "Transformers, lock-step": ours(TransformersEngine(), True, *common),

@@ -24,8 +24,8 @@ from matplotlib import pyplot
 from matplotlib.ticker import MaxNLocator
 from study import ROOT, Run, train
 
-from vagentrl.commands import VagentCLI
-from vagentrl.feedback import VerbalFeedback
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.hints import HintedEnvironment
 from vagentrl.types import Reply
 from vagentrl_envs.frozen_lake import FrozenLake
 
@@ -52,7 +52,7 @@ def hints_on_a_shortest_way(arm: str, lakes: int = 300) -> float:
     """
     args = ["--config", CONFIG, ARMS[arm], f"{HINTS}.hint_share=1"]
     environment = VagentCLI(args, run=False).datamodule.environments["train"]()
-    assert isinstance(environment, VerbalFeedback)
+    assert isinstance(environment, HintedEnvironment)
     game = environment.environment
     assert isinstance(game, FrozenLake)
     actions, rng, nearer = game.action_names, np.random.default_rng(0), []

@@ -15,7 +15,7 @@ from torch import nn
 from transformers.utils.logging import disable_progress_bar
 
 from tests import toy
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.models.tiny import build_image_processor, build_model
 
 TOY_RUN = Path(__file__).parent / "data" / "toy_run.yaml"

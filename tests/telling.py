@@ -6,13 +6,13 @@ from typing import Any
 
 from tests import runs, toy
 from vagentrl.callbacks import WorldModelReward
-from vagentrl.commands import VagentCLI
-from vagentrl.engine import GenerationRequest
+from vagentrl.claims.judge import Claim, Judge, Verdict
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines import ScriptedEngine
+from vagentrl.engines.base import GenerationRequest
 from vagentrl.engines.scripted import Line
 from vagentrl.errors import JudgeError
 from vagentrl.formats import Grounding, NoThink, ReplyFormat, WorldModeling
-from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl.types import Observation, State
 
 Script = Sequence[Line] | Callable[[GenerationRequest], Line]

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from tests import runs
-from vagentrl.cli import main
-from vagentrl.commands import VagentCLI
-from vagentrl.models.load import load_policy
+from vagentrl.cli.main import main
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.models.load import load_model
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -57,7 +57,7 @@ def test_a_recipe_runs_and_learns_something(path: Path, run_dir: Path):
         ]
     )  # fmt: skip
     assert run.model.iteration == 2
-    start = load_policy(run.model.policy_name)
+    start = load_model(run.model.policy_name)
     critic_only = run.model.warmup.rounds > 1
     unchanged = runs.fingerprint(run.model.actor.policy) == runs.fingerprint(start)
     assert unchanged == critic_only

@@ -9,12 +9,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AgentModule": "vagentrl.modules.agent",
-    "Engine": "vagentrl.engine",
+    "Engine": "vagentrl.engines.base",
     "Environment": "vagentrl.environment",
     "Observation": "vagentrl.types",
     "Reply": "vagentrl.types",
-    "RolloutDataModule": "vagentrl.data",
-    "Sampling": "vagentrl.engine",
+    "RolloutDataModule": "vagentrl.datamodule",
+    "Sampling": "vagentrl.engines.base",
     "State": "vagentrl.types",
     "StepResult": "vagentrl.types",
     "Trajectory": "vagentrl.types",

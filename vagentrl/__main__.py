@@ -1,6 +1,6 @@
 """``python -m vagentrl``."""
 
-from vagentrl.cli import main
+from vagentrl.cli.main import main
 
 if __name__ == "__main__":
     main()

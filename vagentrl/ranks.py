@@ -19,12 +19,12 @@ T = TypeVar("T")
 _NOTHING: Any = object()
 
 
-def count() -> int:
+def world_size() -> int:
     """How many there are."""
     return distributed.get_world_size() if _are_several() else 1
 
 
-def number() -> int:
+def rank() -> int:
     """Which of them this is, from 0."""
     return distributed.get_rank() if _are_several() else 0
 
@@ -33,32 +33,32 @@ def _are_several() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def share(items: Sequence[T]) -> Sequence[T]:
+def shard(items: Sequence[T]) -> Sequence[T]:
     """What falls to this rank, as cards are dealt: neighbours go to different ranks."""
-    return items[number() :: count()]
+    return items[rank() :: world_size()]
 
 
 def gather(mine: Sequence[T]) -> list[T]:
     """What all ranks made of their shares, in the order of what was shared; this one's as it is."""
-    if count() == 1:
+    if world_size() == 1:
         return list(mine)
-    everyones: list[Any] = [None] * count()
+    everyones: list[Any] = [None] * world_size()
     distributed.all_gather_object(everyones, list(mine))
-    everyones[number()] = mine
+    everyones[rank()] = mine
     dealt = chain.from_iterable(zip_longest(*everyones, fillvalue=_NOTHING))
     return [item for item in dealt if item is not _NOTHING]
 
 
-def total(counts: Mapping[str, Any]) -> dict[str, Any]:
+def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
     """The sums over all ranks of what each has counted, under each name that any of them has."""
     everyones = gather([counts])
     names = dict.fromkeys(chain.from_iterable(everyones))
     return {name: sum(counts.get(name, 0) for counts in everyones) for name in names}
 
 
-def add_up(tensor: Tensor) -> None:
+def sum_over_ranks(tensor: Tensor) -> None:
     """Replace a tensor by its sum over all ranks."""
-    if count() > 1:
+    if world_size() > 1:
         distributed.all_reduce(tensor)
 
 

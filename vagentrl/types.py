@@ -168,7 +168,7 @@ class Turn:
         metrics: The environment's metrics of the step.
         claims: What a well-formed reply says about the state, each beside the truth.
         scores: The kind of a claim to its score, for those that were judged.
-        bonus: What behaviours added to the reward; learned from like it, but not the task's.
+        bonus: What callbacks added to the reward; learned from like it, but not the task's.
     """
 
     observation: Observation
@@ -232,7 +232,7 @@ class Trajectory:
 
     @property
     def learned_reward(self) -> float:
-        """The sum of their rewards and of what behaviours added."""
+        """The sum of their rewards and of what callbacks added."""
         return sum(turn.reward + turn.bonus for turn in self.turns)
 
     @property

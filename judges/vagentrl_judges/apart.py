@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 
 Answer = tuple[int, Verdict | JudgeError, Mapping[str, float]]
 """The number of a claim, what came of it, and the judge's metrics."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 
 log = logging.getLogger(__name__)
 

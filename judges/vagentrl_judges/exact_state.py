@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 
 _CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
 

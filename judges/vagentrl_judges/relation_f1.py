@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl_judges.relations import (
     Relation,
     RelationParser,

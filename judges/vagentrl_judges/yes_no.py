@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vagentrl.chat import ChatModel
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ChatError, ConfigError, JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl_judges.prompts import Prompt, fresh_code
 
 ANY_RUBRIC = "It is right if all that it says is true of the state and nothing of note is missing."

@@ -10,10 +10,10 @@ from tests import runs
 from tests.telling import HONEST, Exact, Script, by_turn, fit, prepare, say
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.callbacks.trajectory_pictures import trajectory_picture
-from vagentrl.commands import VagentCLI
+from vagentrl.claims import Audit, JudgementLog, TemplatePenalty, Unchanged
+from vagentrl.claims.judge import Claim, Verdict
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Verdict
-from vagentrl.judging import Audit, JudgementLog, TemplatePenalty, Unchanged
 from vagentrl.types import RolloutBatch
 
 WRONG = say(9, 8, "wait")

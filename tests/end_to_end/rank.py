@@ -11,10 +11,10 @@ from lightning import Callback, LightningModule, Trainer
 
 from tests import runs, telling
 from vagentrl.callbacks import WorldModelReward
-from vagentrl.commands import VagentCLI
-from vagentrl.engine import GenerationRequest
+from vagentrl.claims import TemplatePenalty
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.engines.base import GenerationRequest
 from vagentrl.errors import ConfigError
-from vagentrl.judging import TemplatePenalty
 from vagentrl.types import Trajectory
 
 LUCKY = "--data.env=tests.end_to_end.environments.Lucky"

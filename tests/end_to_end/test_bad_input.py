@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from vagentrl.cli import main
+from vagentrl.cli.main import main
 
 SIXTEEN = ("--data.groups=4", "--data.group_size=4")
 ONE_ITERATION = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
@@ -58,7 +58,7 @@ def test_an_environment_that_breaks_is_counted_and_shown_and_the_run_goes_on(
     name: str, settings: list[str], why: str, run_dir: Path, caplog: pytest.LogCaptureFixture
 ):
     env = f"--data.env=tests.end_to_end.environments.{name}"
-    with caplog.at_level(logging.WARNING, "vagentrl.data"):
+    with caplog.at_level(logging.WARNING, "vagentrl.datamodule"):
         run = runs.fit(env, *SIXTEEN, *settings, *ONE_ITERATION)
     failed = runs.events(run).Scalars("rollout/failed")[0].value
     summary = runs.summary(run)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import runs
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
 from vagentrl.types import Trajectory
 
@@ -25,7 +25,7 @@ def played(run: VagentCLI) -> list[Trajectory]:
 
 def test_a_fixed_number_of_turns_is_played_whatever_the_length_of_episodes(run_dir: Path):
     run = runs.fit(*QUICK, "--data.turns=3", "--data.env.init_args.turn_limit=2")
-    # 4 lanes of 3 turns; an episode of 2 turns is over, the next is cut after 1
+    # 4 slots of 3 turns; an episode of 2 turns is over, the next is cut after 1
     pieces = [(len(t.turns), t.earlier_turns, t.stop) for t in played(run)]
     # the second batch goes on with the second turn of it, then plays a whole episode
     assert pieces == [(1, 1, "truncated"), (2, 0, "truncated")] * 4
@@ -117,8 +117,8 @@ def test_an_episode_of_400_turns_costs_no_more_than_a_short_one(run_dir: Path):
         )
         assert max(len(turn.prompt.ids) for turn in trajectory.turns) == longest
         assert trajectory.end is not None and trajectory.end.whole
-    for lane in run.datamodule.source.lanes:
-        assert len(lane.state_dict()["replies"]) == 400
+    for slot in run.datamodule.source.slots:
+        assert len(slot.state_dict()["replies"]) == 400
 
 
 @pytest.mark.parametrize(

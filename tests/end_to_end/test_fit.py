@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from tests import runs
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines.vllm.weights import weights_of
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,7 +173,7 @@ def test_what_lightning_can_leave_out_may_be_left_out(override: str, run_dir: Pa
 
 def test_with_an_adapter_nothing_else_learns_and_the_reference_is_the_start(run_dir: Path):
     cli = runs.fit("--model.lora.rank=2", "--model.optimizer.actor_lr=0.01", images=True)
-    start = load_policy(runs.checkpoint(images=True))
+    start = load_model(runs.checkpoint(images=True))
     weights = dict(weights_of(cli.model.actor.policy))
     for name, weight in start.named_parameters():
         torch.testing.assert_close(weights[name], weight, rtol=0, atol=0)

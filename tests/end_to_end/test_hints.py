@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from tests import runs
-from vagentrl.cli import main
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.main import main
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.environment import is_held_out
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.feedback import FeedbackModel, Hint, Schedule, Situation, VerbalFeedback
+from vagentrl.hints import Hint, HintedEnvironment, HintModel, Schedule, Situation
 from vagentrl.rollout.collate import collate
 from vagentrl.types import Trajectory
 
@@ -19,7 +19,7 @@ HINTS = Path(__file__).parents[1] / "data" / "toy_hints.yaml"
 BRIEF = "--trainer.limit_val_batches=0"
 
 
-class Moody(FeedbackModel):
+class Moody(HintModel):
     """Has no answer for some episodes, and never says the same twice."""
 
     @property
@@ -32,7 +32,7 @@ class Moody(FeedbackModel):
         return Hint("go")
 
 
-class Slow(FeedbackModel):
+class Slow(HintModel):
     """Takes longer than the environment may."""
 
     @property
@@ -74,14 +74,14 @@ def test_settings_nest_and_can_be_printed(capsys: pytest.CaptureFixture[str]):
     env = config["data"]["env"]["init_args"]
     assert env["env"]["class_path"] == "tests.toy.Countdown"
     assert env["env"]["init_args"]["turn_limit"] == 7
-    assert env["feedback"]["init_args"]["right"] == 0.7
+    assert env["hint_model"]["init_args"]["right"] == 0.7
     assert env["epsilon"] == {"start": 1.0, "end": 0.5, "iterations": 2, "shape": "linear"}
     environment = VagentCLI(arguments(), run=False).datamodule.environments["train"]()
-    assert isinstance(environment, VerbalFeedback)
+    assert isinstance(environment, HintedEnvironment)
     assert environment.epsilon == Schedule(1.0, 0.5, 2)
     number = "--data.env.init_args.epsilon=0.25"
     environment = VagentCLI(arguments(number), run=False).datamodule.environments["train"]()
-    assert isinstance(environment, VerbalFeedback)
+    assert isinstance(environment, HintedEnvironment)
     assert environment.epsilon == 0.25
 
 
@@ -135,7 +135,7 @@ def test_evaluations_are_without_hints_and_where_wanted_with(run: VagentCLI):
 
 
 def test_a_model_without_an_answer_is_counted(run_dir: Path):
-    run = fit("--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody", BRIEF)
+    run = fit("--data.env.init_args.hint_model=tests.end_to_end.test_hints.Moody", BRIEF)
     turns = [turn for t in played(run) for turn in t.turns]
     failed = [turn.metrics["hint_failures"] for turn in turns]
     assert 0 < sum(failed) < len(failed)
@@ -145,7 +145,7 @@ def test_a_model_without_an_answer_is_counted(run_dir: Path):
 
 def test_a_model_without_an_answer_can_fail_the_episode(run_dir: Path):
     run = fit(
-        "--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody",
+        "--data.env.init_args.hint_model=tests.end_to_end.test_hints.Moody",
         "--data.env.init_args.on_failure=fail_episode",
         "--data.groups=4",
         "--trainer.max_epochs=1",
@@ -174,14 +174,14 @@ def test_one_and_one_iteration_are_two_bit_by_bit(settings: tuple[str, ...], run
 
 @pytest.mark.parametrize("workers", ["thread", "process"])
 def test_what_cannot_be_played_again_cannot_go_on_from_batch_to_batch(workers: str, run_dir: Path):
-    moody = "--data.env.init_args.feedback=tests.end_to_end.test_hints.Moody"
-    with pytest.raises(ConfigError, match=r"set EndpointFeedback\.record, or leave data\.turns"):
+    moody = "--data.env.init_args.hint_model=tests.end_to_end.test_hints.Moody"
+    with pytest.raises(ConfigError, match=r"set ChatHintModel\.record, or leave data\.turns"):
         fit(moody, "--data.turns=3", f"--data.workers={workers}")
 
 
 def test_waiting_for_a_hint_is_not_the_environments_fault(run_dir: Path):
     run = fit(
-        "--data.env.init_args.feedback=tests.end_to_end.test_hints.Slow",
+        "--data.env.init_args.hint_model=tests.end_to_end.test_hints.Slow",
         "--data.env.init_args.hint_share=1.0",
         "--data.timeout_s=0.2",
         "--trainer.max_epochs=1",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 
 CONFIG = Path(__file__).parents[2] / "configs" / "sokoban_vlm.yaml"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import runs
-from vagentrl.engine import Engine
+from vagentrl.engines.base import Engine
 from vagentrl.errors import ConfigError
 
 AHEAD = (

@@ -9,8 +9,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from tests import runs
-from vagentrl.cli import main
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.main import main
+from vagentrl.cli.trainer import VagentCLI
 
 ADAPTIVE = (
     "--trainer.callbacks=vagentrl.callbacks.KLControl",

@@ -27,7 +27,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from vagentrl.engine import GenerationRequest, Sampling, Vocabulary
+from vagentrl.engines.base import GenerationRequest, Sampling, Vocabulary
 from vagentrl.types import VisionInputs
 
 STOP, IMAGE, VIDEO, START, END, BANNED = 1, 90, 91, 92, 93, 94

@@ -12,8 +12,8 @@ from PIL import Image
 from transformers import PreTrainedModel
 
 from vagentrl.contexts import FullHistory
-from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.engines import TransformersEngine, VLLMEngine
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.models.load import checkpoint_path
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer

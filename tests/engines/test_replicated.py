@@ -17,10 +17,10 @@ from tests.engines.shipped import (
     request_of,
 )
 from vagentrl.contexts import FullHistory
-from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.engines import ReplicatedEngine
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EngineDead, EngineError
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
 
@@ -29,7 +29,7 @@ from vagentrl.rollout.conversation import Conversation
 def engine() -> Iterator[ReplicatedEngine]:
     engine = ReplicatedEngine(processes=2)
     engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
-    engine.update_weights(load_policy(IMAGES, freeze_vision=True), 0)
+    engine.update_weights(load_model(IMAGES, freeze_vision=True), 0)
     yield engine
     engine.close()
 
@@ -57,7 +57,7 @@ def play(engine: Engine) -> list[Generation]:
 
 
 def test_episodes_are_those_of_one_process_before_and_after_an_update(engine: ReplicatedEngine):
-    policy, played = load_policy(IMAGES, freeze_vision=True), []
+    policy, played = load_model(IMAGES, freeze_vision=True), []
     for version in range(2):
         engine.update_weights(policy, version)
         played.append(play(engine))
@@ -86,7 +86,7 @@ def test_a_prompt_that_cannot_be_read_fails_alone(engine: ReplicatedEngine):
 
 
 def test_an_adapter_is_sampled_from():
-    policy = changed(load_policy(TEXT, lora=LoRA(rank=2)))
+    policy = changed(load_model(TEXT, lora=LoRA(rank=2)))
     engine = ReplicatedEngine(processes=1)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
     engine.update_weights(policy, 0)

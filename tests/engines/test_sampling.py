@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vagentrl.engine import Sampling
+from vagentrl.engines.base import Sampling
 from vagentrl.engines.sampling import sample, uniforms
 
 PROBS = torch.tensor([0.4, 0.05, 0.3, 0.2, 0.05])

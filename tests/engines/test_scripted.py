@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from tests.engines.policies import STOP, VOCABULARY
-from vagentrl.engine import GenerationRequest, Sampling
 from vagentrl.engines import ScriptedEngine
+from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.errors import EngineError
 
 

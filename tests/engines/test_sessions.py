@@ -1,6 +1,6 @@
 from PIL import Image
 
-from vagentrl.engine import GenerationRequest, Sampling
+from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.engines.sessions import Session, Sessions
 
 RED, BLUE, GREEN = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue", "green"))

@@ -22,8 +22,8 @@ from tests.engines.policies import (
     slow_greedy,
     whole_forward,
 )
-from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines.transformers import TICKS_BETWEEN_STEPS
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 

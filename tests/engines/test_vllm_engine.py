@@ -29,15 +29,15 @@ from tests.engines.shipped import (
     renderer,
     request_of,
 )
-from vagentrl.commands import VagentCLI
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.contexts import FullHistory
-from vagentrl.engine import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.engines import VLLMEngine
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import engine as vllm
 from vagentrl.engines.vllm import settings
 from vagentrl.errors import ConfigError, EngineDead, EngineError
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
 
@@ -50,7 +50,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 @needs_vllm
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
 def test_greedy_replies_of_five_turns_equal_those_of_transformers(model: str):
-    policy = load_policy(model)
+    policy = load_model(model)
     engine, other = engine_of(model, policy), reference_engine(model, policy)
     before = engine.reused_tokens, engine.prefilled_tokens
 
@@ -97,7 +97,7 @@ def test_greedy_replies_of_five_turns_equal_those_of_transformers(model: str):
     ],
 )
 def test_log_probs_are_those_that_the_trainer_computes(model: str, sampling: dict[str, float]):
-    policy = load_policy(model)
+    policy = load_model(model)
     requests = [request_of(model, session, **sampling) for session in range(4)]
     vocabulary = renderer(model).vocabulary(CONTEXT)
     temperature = sampling["temperature"] or 1.0
@@ -116,7 +116,7 @@ def test_log_probs_are_those_that_the_trainer_computes(model: str, sampling: dic
 
 @needs_vllm
 def test_the_same_seed_replies_the_same_alone_and_in_a_crowd():
-    engine = engine_of(IMAGES, load_policy(IMAGES))
+    engine = engine_of(IMAGES, load_model(IMAGES))
     requests = [request_of(IMAGES, session) for session in range(12)]
     crowd = ask(engine, *requests)
     assert len({reply.reply_ids for reply in crowd}) > 6
@@ -127,7 +127,7 @@ def test_the_same_seed_replies_the_same_alone_and_in_a_crowd():
 
 @needs_vllm
 def test_banned_tokens_are_never_sampled():
-    policy = load_policy(TEXT)
+    policy = load_model(TEXT)
     policy.get_parameter("model.norm.weight").data.zero_()  # every token is as likely
     banned = renderer(TEXT).banned_ids
     assert banned
@@ -143,7 +143,7 @@ def test_banned_tokens_are_never_sampled():
 @needs_vllm
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
 def test_after_an_update_replies_come_from_the_new_weights(model: str):
-    policy = load_policy(model)
+    policy = load_model(model)
     requests = [request_of(model, session, temperature=0) for session in range(6)]
     old = ask(engine_of(model, policy), *requests)
     engine = engine_of(model, changed(policy), version=7)
@@ -159,7 +159,7 @@ def test_after_an_update_replies_come_from_the_new_weights(model: str):
 def test_an_update_that_arrives_changed_stops_the_run_and_names_the_tensor(
     part: str, monkeypatch: pytest.MonkeyPatch
 ):
-    policy = changed(load_policy(IMAGES))
+    policy = changed(load_model(IMAGES))
     culprit = next(name for name, _ in vllm.weights_of(policy) if part in name)
     sound = vllm.weights_of
     sent: list[str] = []
@@ -177,8 +177,8 @@ def test_an_update_that_arrives_changed_stops_the_run_and_names_the_tensor(
 
 @needs_vllm
 def test_an_update_that_leaves_a_tensor_out_is_caught(monkeypatch: pytest.MonkeyPatch):
-    engine_of(TEXT, load_policy(TEXT))
-    policy = changed(load_policy(TEXT))
+    engine_of(TEXT, load_model(TEXT))
+    policy = changed(load_model(TEXT))
     sound = vllm.weights_of
     monkeypatch.setattr(
         vllm,
@@ -193,7 +193,7 @@ def test_an_update_that_leaves_a_tensor_out_is_caught(monkeypatch: pytest.Monkey
 
 @needs_vllm
 def test_an_update_that_is_lost_is_caught_however_small_it_is(monkeypatch: pytest.MonkeyPatch):
-    policy = load_policy(TEXT)
+    policy = load_model(TEXT)
     engine = engine_of(TEXT, policy)
     with torch.no_grad():
         for weight in policy.parameters():
@@ -208,7 +208,7 @@ def test_an_update_that_is_lost_is_caught_however_small_it_is(monkeypatch: pytes
 def test_an_update_that_leaves_a_tensor_out_is_caught_when_its_turn_comes(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    policy = load_policy(TEXT)
+    policy = load_model(TEXT)
     engine = engine_of(TEXT, policy)
     culprit = "model.layers.1.self_attn.k_proj.weight"
     stale = policy.get_parameter(culprit).clone()
@@ -226,7 +226,7 @@ def test_an_update_that_leaves_a_tensor_out_is_caught_when_its_turn_comes(
 
 @needs_vllm
 def test_what_does_not_learn_is_not_looked_at():
-    policy = load_policy(IMAGES, freeze_vision=True)
+    policy = load_model(IMAGES, freeze_vision=True)
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
     engine.update_weights(policy, 0)
@@ -243,7 +243,7 @@ def test_what_the_trainer_had_set_up_stays_as_it_was():
     torch.manual_seed(3)
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
-    engine.update_weights(load_policy(TEXT), 0)
+    engine.update_weights(load_model(TEXT), 0)
     assert torch.equal(torch.rand(3), wanted)
     assert torch.get_num_threads() == 1
     torch.set_num_threads(2)
@@ -256,7 +256,7 @@ def test_vllm_runs_on_the_device_of_its_trainer_process(monkeypatch: pytest.Monk
     monkeypatch.setenv("LOCAL_RANK", "1")  # without GPUs it is all that says which process this is
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
-    engine.update_weights(load_policy(TEXT), 0)
+    engine.update_weights(load_model(TEXT), 0)
     assert engine._llm.collective_rpc(lambda worker: worker.local_rank) == [1]
 
 
@@ -295,7 +295,7 @@ def ask_both(engine: Engine, *requests: GenerationRequest) -> list[Any]:
 
 @needs_vllm
 def test_a_prompt_without_room_for_a_reply_fails_alone():
-    engine = engine_of(TEXT, load_policy(TEXT))
+    engine = engine_of(TEXT, load_model(TEXT))
     long = replace(request_of(TEXT, 0), prompt_ids=(5,) * CONTEXT)
 
     failed, reply = ask_both(engine, long, request_of(TEXT, 1))
@@ -306,7 +306,7 @@ def test_a_prompt_without_room_for_a_reply_fails_alone():
 
 @needs_vllm
 def test_images_that_do_not_fit_their_tokens_fail_alone():
-    engine = engine_of(IMAGES, load_policy(IMAGES))
+    engine = engine_of(IMAGES, load_model(IMAGES))
     good, bad = request_of(IMAGES, 0), request_of(IMAGES, 1)
     bad = replace(bad, images=(picture(0).resize((168, 168)),))
 
@@ -318,14 +318,14 @@ def test_images_that_do_not_fit_their_tokens_fail_alone():
 
 @needs_vllm
 def test_images_for_a_text_policy_are_refused():
-    engine = engine_of(TEXT, load_policy(TEXT))
+    engine = engine_of(TEXT, load_model(TEXT))
     with pytest.raises(EngineError, match="reads only text"):
         ask(engine, replace(request_of(TEXT, 0), images=(picture(0),)))
 
 
 @needs_vllm
 def test_a_dropped_request_leaves_the_others_alone():
-    engine = engine_of(TEXT, load_policy(TEXT))
+    engine = engine_of(TEXT, load_model(TEXT))
     wanted = ask(engine, request_of(TEXT, 1))
 
     async def drop_one() -> Generation:
@@ -336,14 +336,14 @@ def test_a_dropped_request_leaves_the_others_alone():
         return await kept
 
     assert asyncio.run(drop_one()) == wanted[0]
-    engine.update_weights(load_policy(TEXT), 1)  # nothing is left behind
+    engine.update_weights(load_model(TEXT), 1)  # nothing is left behind
 
 
 def own_engine() -> VLLMEngine:
     """One that a test may break."""
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
-    engine.update_weights(load_policy(TEXT), 0)
+    engine.update_weights(load_model(TEXT), 0)
     return engine
 
 
@@ -366,7 +366,7 @@ def test_when_vllm_dies_in_mid_reply_nobody_waits_and_nobody_goes_on(
     with pytest.raises(EngineDead, match="died in mid-reply"):
         ask(engine, request_of(TEXT, 0))
     with pytest.raises(EngineDead, match="died in mid-reply"):
-        engine.update_weights(load_policy(TEXT), 1)
+        engine.update_weights(load_model(TEXT), 1)
     gc.collect()  # this is when asyncio tells of errors that nobody has taken
     assert "never retrieved" not in caplog.text
 
@@ -376,7 +376,7 @@ def test_when_vllm_dies_of_new_weights_the_error_says_so(monkeypatch: pytest.Mon
     engine = own_engine()
     monkeypatch.setattr(engine._llm, "collective_rpc", dies)
     with pytest.raises(EngineDead, match=r"died while it took new weights.*device-side assert"):
-        engine.update_weights(load_policy(TEXT), 1)
+        engine.update_weights(load_model(TEXT), 1)
 
 
 @needs_vllm
@@ -389,18 +389,18 @@ def test_an_interrupted_loop_leaves_vllm_usable():
         await asyncio.sleep(0.05)
 
     asyncio.run(interrupted())
-    engine.update_weights(load_policy(TEXT), 1)
+    engine.update_weights(load_model(TEXT), 1)
     assert ask(engine, request_of(TEXT, 0)) == wanted
 
 
 ON_ONE_THREAD_OF_MANY = """
 import torch
 from tests.engines.shipped import TEXT, ask, engine_of, request_of
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 
 torch.set_num_threads(1)
-engine = engine_of(TEXT, load_policy(TEXT))
+engine = engine_of(TEXT, load_model(TEXT))
 print(len(ask(engine, request_of(TEXT, 0))[0].reply_ids))
 """
 
@@ -434,7 +434,7 @@ def test_another_series_of_vllm_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 @needs_vllm
 def test_two_processes_may_share_the_model():
-    policy = load_policy(IMAGES)
+    policy = load_model(IMAGES)
     engine = VLLMEngine(**SETTINGS, tensor_parallel_size=2)
     engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
     requests = [request_of(IMAGES, session, temperature=0) for session in range(3)]
@@ -457,7 +457,7 @@ def test_two_processes_may_share_the_model():
 @needs_vllm
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
 def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
-    policy = load_policy(model, lora=LoRA(rank=4))
+    policy = load_model(model, lora=LoRA(rank=4))
     engine, other = VLLMEngine(**SETTINGS), reference_engine(model, policy)
     engine.prepare(renderer(model).vocabulary(CONTEXT))
     requests = [request_of(model, session, temperature=0) for session in range(4)]
@@ -480,7 +480,7 @@ def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
 
 @needs_vllm
 def test_an_adapter_that_was_lost_on_its_way_is_caught(monkeypatch: pytest.MonkeyPatch):
-    policy = load_policy(TEXT, lora=LoRA(rank=4))
+    policy = load_model(TEXT, lora=LoRA(rank=4))
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
     engine.update_weights(policy, 0)
@@ -493,7 +493,7 @@ def test_an_adapter_that_was_lost_on_its_way_is_caught(monkeypatch: pytest.Monke
 
 
 def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
-    policy = load_policy(TEXT, lora=LoRA(rank=600))
+    policy = load_model(TEXT, lora=LoRA(rank=600))
     vocabulary = renderer(TEXT).vocabulary(CONTEXT)
     with pytest.raises(ConfigError, match="rank is 600, and vLLM samples with 512 at most"):
         settings.engine_settings(policy, vocabulary, {}, None)
@@ -504,14 +504,14 @@ def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
 
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
 def test_the_canary_accepts_the_policy_itself_and_no_other(model: str):
-    policy = load_policy(model)
+    policy = load_model(model)
     vocabulary = renderer(model).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, tolerance=1e-4)
     assert bool(canary.request.images) == (model == IMAGES)
     [reply] = ask(reference_engine(model, policy), canary.request)
     assert canary.check(policy, reply, lambda: None) < 1e-5
     with pytest.raises(EngineError, match="first tensor that differs is the_head"):
-        canary.check(changed(load_policy(model)), reply, lambda: "the_head")
+        canary.check(changed(load_model(model)), reply, lambda: "the_head")
     nothing = replace(reply, logprobs=(float("nan"),) * len(reply.logprobs))
     with pytest.raises(EngineError, match="No single tensor"):
         canary.check(policy, nothing, lambda: None)

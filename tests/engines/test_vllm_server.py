@@ -25,14 +25,14 @@ from tests.engines.shipped import (
     renderer,
     request_of,
 )
-from vagentrl.engine import Generation
 from vagentrl.engines import VLLMServerEngine
+from vagentrl.engines.base import Generation
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import base
 from vagentrl.engines.vllm import server as module
 from vagentrl.engines.vllm.process import server_command
 from vagentrl.errors import ConfigError, EngineDead, EngineError
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 
 
@@ -51,7 +51,7 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_
         kv_cache_gb=0.125, options={"enforce_eager": True, "max_num_seqs": 32}
     )
     engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
-    policy = load_policy(IMAGES, lora=lora)
+    policy = load_model(IMAGES, lora=lora)
     requests = [request_of(IMAGES, session, temperature=0) for session in range(6)]
     replies = []
     try:
@@ -209,7 +209,7 @@ def straw(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Straw, VLLMServerEn
     """A server that answers the canary as it should, and an engine with its weights in it."""
     monkeypatch.setattr(base, "check_installed", lambda: None)
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
-    policy, vocabulary = load_policy(TEXT), renderer(TEXT).vocabulary(CONTEXT)
+    policy, vocabulary = load_model(TEXT), renderer(TEXT).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, 1e-3)
     straw = Straw()
     [right] = ask(reference_engine(TEXT, policy), canary.request)
@@ -236,7 +236,7 @@ def test_blocks_that_are_still_held_are_asked_for_until_they_are_forgotten(straw
     server, engine = straw
     server.calls.clear()
     server.held = 3
-    engine.update_weights(load_policy(TEXT), 1)
+    engine.update_weights(load_model(TEXT), 1)
     assert server.calls.count("/reset_prefix_cache") == 4
 
 
@@ -289,7 +289,7 @@ def test_a_server_that_loses_its_weights_during_an_update_gets_them_again(straw)
         return Straw.generate(server, body)
 
     server.generate = forgets
-    engine.update_weights(load_policy(TEXT), 1)
+    engine.update_weights(load_model(TEXT), 1)
     assert engine.restarts == 1
     assert server.version == found[0]
 
@@ -417,7 +417,7 @@ def test_other_weights_than_the_actors_stop_the_run_and_the_tensor_is_named(stra
     server, engine = straw
     server.same = {"model.norm.weight": False}
     with pytest.raises(EngineError, match=r"first tensor that differs is model\.norm\.weight"):
-        engine.update_weights(changed(load_policy(TEXT)), 1)
+        engine.update_weights(changed(load_model(TEXT)), 1)
 
 
 def test_a_server_with_weights_of_its_own_is_not_given_any(straw):
@@ -426,7 +426,7 @@ def test_a_server_with_weights_of_its_own_is_not_given_any(straw):
     server.calls.clear()
     fixed = VLLMServerEngine(engine.url, push=False)
     fixed.prepare(renderer(TEXT).vocabulary(CONTEXT))
-    fixed.update_weights(load_policy(TEXT), 0)
+    fixed.update_weights(load_model(TEXT), 0)
     assert server.calls == ["/health", "/inference/v1/generate"]
 
 

@@ -13,7 +13,7 @@ import torch
 from tests.engines.shipped import IMAGES, TEXT
 from vagentrl.engines.vllm import weights as module
 from vagentrl.engines.vllm.weights import read, save, weights_of
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 
 ROOT = Path(__file__).parents[2]
@@ -54,8 +54,8 @@ def test_what_two_ranks_share_is_put_together_on_both(kind: str):
 
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
 def test_an_adapter_is_left_out_and_changes_no_name(model: str):
-    plain = dict(weights_of(load_policy(model)))
-    adapted = dict(weights_of(load_policy(model, lora=LoRA(rank=2))))
+    plain = dict(weights_of(load_model(model)))
+    adapted = dict(weights_of(load_model(model, lora=LoRA(rank=2))))
     assert list(adapted) == list(plain)
     assert all(torch.equal(adapted[name], plain[name]) for name in plain)
 
@@ -63,7 +63,7 @@ def test_an_adapter_is_left_out_and_changes_no_name(model: str):
 def test_weights_go_through_files_one_after_the_other(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "SHARD_BYTES", 1000)
     folder = tmp_path / "weights"
-    policy = load_policy(TEXT)
+    policy = load_model(TEXT)
     written: list[int] = []  # files that are there when the next weight is asked for
     held = 0  # bytes since the last file
 

@@ -13,6 +13,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from vagentrl.cli.parser import Parser
+from vagentrl.cli.warmstart import Demonstrator
 from vagentrl.environment import ActionEnvironment, Environment
 from vagentrl.formats import (
     FreeThink,
@@ -22,10 +24,8 @@ from vagentrl.formats import (
     TransitionModeling,
     WorldModeling,
 )
-from vagentrl.parser import Parser
 from vagentrl.rollout.workers import step
 from vagentrl.types import Representation
-from vagentrl.warmstart import Demonstrator
 from vagentrl_envs.frozen_lake import FrozenLake
 from vagentrl_envs.sokoban import Sokoban
 from vagentrl_judges.exact_state import ExactState

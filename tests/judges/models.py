@@ -5,9 +5,9 @@ import os
 from collections.abc import Callable, Mapping
 
 from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ChatError, JudgeError
 from vagentrl.formats import Representation
-from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl.types import State
 from vagentrl_envs.sokoban import Sokoban
 from vagentrl_envs.sokoban_rooms import Room

@@ -6,9 +6,9 @@ import pytest
 
 from tests.chat_server import says, serving
 from tests.judges.models import Moody, claim
-from vagentrl.engines import OpenAIChat
+from vagentrl.chat import OpenAIChat
+from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.errors import JudgeError
-from vagentrl.judge import Judge, Verdict
 from vagentrl_judges.apart import Apart
 from vagentrl_judges.yes_no import YesNo
 

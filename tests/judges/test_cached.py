@@ -11,9 +11,9 @@ import pytest
 
 from tests.chat_server import Answer, Request, says, serving
 from tests.judges.models import Scripted, claim
-from vagentrl.engines import OpenAIChat
+from vagentrl.chat import OpenAIChat
+from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Judge, Verdict
 from vagentrl_judges.cached import Cached, content_hash
 from vagentrl_judges.yes_no import YesNo
 

@@ -6,9 +6,9 @@ from jsonargparse import ArgumentParser
 import vagentrl_judges.cached
 import vagentrl_judges.relation_f1
 import vagentrl_judges.yes_no  # noqa: F401 (as the entry point does, for short names)
-from vagentrl.engines import OpenAIChat
-from vagentrl.engines.endpoint import Prices
-from vagentrl.judge import Judge
+from vagentrl.chat import OpenAIChat
+from vagentrl.chat.endpoint import Prices
+from vagentrl.claims.judge import Judge
 from vagentrl_judges.apart import Apart
 from vagentrl_judges.cached import Cached
 from vagentrl_judges.model_parser import ModelParser
@@ -26,7 +26,7 @@ init_args:
         class_path: YesNo
         init_args:
           model:
-            class_path: vagentrl.engines.OpenAIChat
+            class_path: vagentrl.chat.OpenAIChat
             init_args:
               model: some-model
               url: http://127.0.0.1:8000/v1
@@ -40,7 +40,7 @@ class_path: RelationF1
 init_args:
   parser:
     class_path: vagentrl_judges.model_parser.ModelParser
-    init_args: {model: {class_path: vagentrl.engines.OpenAIChat, init_args: {model: m}}}
+    init_args: {model: {class_path: vagentrl.chat.OpenAIChat, init_args: {model: m}}}
   weights: {player: 2}
   symbols: {P: [player], X: [boxes], "*": [boxes, targets]}
 """

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from vagentrl.claims.judge import Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Verdict
 from vagentrl.types import Claim, Representation, State
 from vagentrl_judges.exact_state import ExactState
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.judges.models import Scripted, claim, sokoban
+from vagentrl.claims.judge import Claim, Verdict
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Claim, Verdict
 from vagentrl.types import State
 from vagentrl_envs.frozen_lake import FrozenLake
 from vagentrl_envs.sokoban import Sokoban

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 
 from tests.engines.shipped import needs_vllm
 from tests.judges.models import claim
-from vagentrl.engines import OpenAIChat
-from vagentrl.engines.endpoint import Prices
+from vagentrl.chat import OpenAIChat
+from vagentrl.chat.endpoint import Prices
 from vagentrl.errors import ChatError, JudgeError
 from vagentrl.models.load import checkpoint_path
 from vagentrl_envs.sokoban import Sokoban

@@ -19,7 +19,7 @@ from vagentrl.models.load import (
     checkpoint_path,
     context_length,
     load_config,
-    load_policy,
+    load_model,
     reads_images,
 )
 from vagentrl.rollout.collate import collate
@@ -70,7 +70,7 @@ def test_a_folder_without_weights_is_a_config_error(folders: dict[bool, str], tm
     config = Path(folders[False]) / "config.json"
     (tmp_path / "config.json").write_bytes(config.read_bytes())
     with pytest.raises(ConfigError, match=r"the weights of .* cannot be loaded"):
-        load_policy(str(tmp_path))
+        load_model(str(tmp_path))
 
 
 @text_and_images
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_loaded_as_what_it_is(images: bool, folders: dict[bool, 
     config = load_config(folders[images])
     assert reads_images(config) == images
     assert context_length(config) == 512
-    policy = load_policy(folders[images])
+    policy = load_model(folders[images])
     saved = toy.model(images)
     assert type(policy) is type(saved)
     assert not any(module.training for module in policy.modules())
@@ -87,7 +87,7 @@ def test_a_checkpoint_is_loaded_as_what_it_is(images: bool, folders: dict[bool, 
 
 
 def test_the_type_of_the_weights_can_be_chosen(folders: dict[bool, str]):
-    policy = load_policy(folders[False], dtype=torch.bfloat16)
+    policy = load_model(folders[False], dtype=torch.bfloat16)
     assert {p.dtype for p in policy.parameters()} == {torch.bfloat16}
 
 
@@ -95,7 +95,7 @@ def test_the_type_of_the_weights_can_be_chosen(folders: dict[bool, str]):
 def test_whoever_gets_the_model_next_may_generate_with_a_cache(
     images: bool, folders: dict[bool, str]
 ):
-    policy = load_policy(folders[images], gradient_checkpointing=True)
+    policy = load_model(folders[images], gradient_checkpointing=True)
     assert policy.config.get_text_config().use_cache
 
 
@@ -103,7 +103,7 @@ def test_whoever_gets_the_model_next_may_generate_with_a_cache(
 def test_a_dry_run_builds_the_model_without_weights(images: bool, folders: dict[bool, str]):
     (Path(folders[images]) / "model.safetensors").rename(Path(folders[images]) / "away")
     try:
-        policy = load_policy(folders[images], dtype=torch.bfloat16, meta=True)
+        policy = load_model(folders[images], dtype=torch.bfloat16, meta=True)
     finally:
         (Path(folders[images]) / "away").rename(Path(folders[images]) / "model.safetensors")
     assert {(p.device.type, p.dtype) for p in policy.parameters()} == {("meta", torch.bfloat16)}
@@ -126,8 +126,8 @@ def learn(policy: PreTrainedModel, images: bool) -> dict[str, Tensor]:
 
 @text_and_images
 def test_gradient_checkpointing_gives_the_same_gradients(images: bool, folders: dict[bool, str]):
-    plain = load_policy(folders[images])
-    checkpointed = load_policy(folders[images], gradient_checkpointing=True)
+    plain = load_model(folders[images])
+    checkpointed = load_model(folders[images], gradient_checkpointing=True)
     calls: list[nn.Module] = []
     layers = [first_layer(policy) for policy in (checkpointed, plain)]
     for layer in layers:
@@ -137,7 +137,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(images: bool, folders: 
 
 
 def test_gradient_checkpointing_leaves_dropout_off(folders: dict[bool, str]):
-    policy = load_policy(folders[False], gradient_checkpointing=True)
+    policy = load_model(folders[False], gradient_checkpointing=True)
     assert not any(module.training for module in policy.modules() if not list(module.children()))
     assert not first_layer(policy).get_submodule("self_attn").training
 
@@ -146,9 +146,9 @@ def test_gradient_checkpointing_leaves_dropout_off(folders: dict[bool, str]):
 def test_a_frozen_vision_tower_does_not_learn_and_the_rest_does(
     gradient_checkpointing: bool, folders: dict[bool, str]
 ):
-    free = learn(load_policy(folders[True]), images=True)
+    free = learn(load_model(folders[True]), images=True)
     frozen = learn(
-        load_policy(
+        load_model(
             folders[True], freeze_vision=True, gradient_checkpointing=gradient_checkpointing
         ),
         images=True,
@@ -161,7 +161,7 @@ def test_a_frozen_vision_tower_does_not_learn_and_the_rest_does(
 
 def test_a_model_that_reads_text_has_no_vision_to_freeze(folders: dict[bool, str]):
     with pytest.raises(ConfigError, match="reads text only"):
-        load_policy(folders[False], freeze_vision=True)
+        load_model(folders[False], freeze_vision=True)
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_a_model_that_changes_its_logits_after_the_head_is_refused(
 ):
     config.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=f"changes its logits after the head \\({setting}"):
-        load_policy(str(tmp_path), meta=True)
+        load_model(str(tmp_path), meta=True)

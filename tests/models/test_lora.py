@@ -5,7 +5,7 @@ import torch
 
 from tests.toy import model as toy_model
 from vagentrl.errors import ConfigError
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA, add_adapter, has_adapter, without_adapter
 
 MODELS = pytest.mark.parametrize("name", ["tiny-sokoban-text", "tiny-sokoban-vlm"])
@@ -14,7 +14,7 @@ IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 @MODELS
 def test_an_adapter_starts_as_no_change_and_can_be_taken_off_again(name: str):
-    plain, adapted = load_policy(name), load_policy(name, lora=LoRA(rank=2, alpha=4))
+    plain, adapted = load_model(name), load_model(name, lora=LoRA(rank=2, alpha=4))
     assert not has_adapter(plain)
     assert has_adapter(adapted)
     before = plain(input_ids=IDS).logits
@@ -31,7 +31,7 @@ def test_an_adapter_starts_as_no_change_and_can_be_taken_off_again(name: str):
 
 @MODELS
 def test_only_the_adapters_of_the_language_model_learn(name: str):
-    policy = load_policy(name, lora=LoRA(rank=2))
+    policy = load_model(name, lora=LoRA(rank=2))
     learning = [n for n, p in policy.named_parameters() if p.requires_grad]
     layers = policy.config.get_text_config().num_hidden_layers
     assert len(learning) == layers * 7 * 2  # q, k, v, o, gate, up, down; A and B of each
@@ -42,7 +42,7 @@ def test_only_the_adapters_of_the_language_model_learn(name: str):
 
 
 def test_a_dry_run_builds_adapters_without_weights():
-    policy = load_policy("tiny-sokoban-text", lora=LoRA(rank=2), meta=True)
+    policy = load_model("tiny-sokoban-text", lora=LoRA(rank=2), meta=True)
     assert {parameter.device.type for parameter in policy.parameters()} == {"meta"}
 
 
@@ -54,7 +54,7 @@ def test_targets_that_match_nothing_are_refused_with_names_that_would_match():
 def test_without_peft_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"pip install 'vagentrl\[lora\]'"):
-        load_policy("tiny-sokoban-text", lora=LoRA())
+        load_model("tiny-sokoban-text", lora=LoRA())
 
 
 def test_an_adapter_without_width_is_refused():

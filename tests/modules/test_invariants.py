@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tests import toy
-from vagentrl.engine import Sampling
 from vagentrl.engines import TransformersEngine
+from vagentrl.engines.base import Sampling
 from vagentrl.losses import Aggregation, PPOClip, value_loss
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.critic import CriticModule

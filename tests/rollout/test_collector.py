@@ -7,11 +7,11 @@ import pytest
 
 from tests import toy
 from tests.telling import HONEST, Telling
-from vagentrl.engine import GenerationRequest, Sampling
+from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, EngineDead, RolloutError
-from vagentrl.rollout.collector import Collector, Episode, Lane
+from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Prompt, Reply, StepResult, Trajectory, Turn
 
@@ -129,7 +129,7 @@ def test_a_failed_engine_is_a_failed_trajectory():
     assert played[1].error == "EngineError: the script fails here: no memory"
 
 
-@pytest.mark.parametrize("way", ["alone", "lockstep", "lanes"])
+@pytest.mark.parametrize("way", ["alone", "lockstep", "slots"])
 def test_a_dead_engine_ends_the_collection(way: str):
     def dies_of_the_long(request: GenerationRequest) -> str:
         if len(playing.engine.requests) > 4:  # pyright: ignore
@@ -139,8 +139,10 @@ def test_a_dead_engine_ends_the_collection(way: str):
     playing = collector(dies_of_the_long)
     playing.lockstep = way == "lockstep"
     with pytest.raises(EngineDead, match="gone"):
-        if way == "lanes":
-            playing.collect_turns([Lane(lambda n: episodes(4)[3]) for _ in range(2)], 4, Sampling())
+        if way == "slots":
+            playing.collect_turns(
+                [EnvironmentSlot(lambda n: episodes(4)[3]) for _ in range(2)], 4, Sampling()
+            )
         else:
             playing.collect(episodes(4), Sampling())
 
@@ -269,12 +271,14 @@ def test_every_session_is_released_once():
     assert sorted(playing.engine.released) == [0, 1, 2, 3, 4, 5]  # pyright: ignore
 
 
-def lane(seed: int = 3) -> Lane:
-    return Lane(lambda number: Episode("toy", seed, group_id=0, private_seed=100 + number))
+def slot(seed: int = 3) -> EnvironmentSlot:
+    return EnvironmentSlot(
+        lambda number: Episode("toy", seed, group_id=0, private_seed=100 + number)
+    )
 
 
 def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
-    playing, place = collector([toy.GO]), lane(seed=2)  # three to count down
+    playing, place = collector([toy.GO]), slot(seed=2)  # three to count down
     [cut] = playing.collect_turns([place], 2, Sampling())
     assert (cut.stop, len(cut.turns), cut.earlier_turns) == ("cut", 2, 0)
     assert cut.end == Prompt(toy.renderer().next(cut.final_observation, "stop"))  # pyright: ignore
@@ -290,25 +294,25 @@ def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_e
 
 
 def test_a_lane_goes_on_elsewhere_from_its_state():
-    whole, playing, place = collector([toy.GO]), collector([toy.GO]), lane()
-    unbroken = lane()
+    whole, playing, place = collector([toy.GO]), collector([toy.GO]), slot()
+    unbroken = slot()
     wanted = [whole.collect_turns([unbroken], 3, Sampling()) for _ in range(3)]
     found = []
     for _ in range(3):
         found.append(playing.collect_turns([place], 3, Sampling()))
         state = place.state_dict()
         place.close(playing)
-        place = lane()
+        place = slot()
         place.load_state_dict(state)
     assert found == wanted
 
 
 def test_an_environment_that_plays_another_way_a_second_time_fails_that_episode_only():
-    playing, place = collector([toy.GO]), lane(seed=3)
+    playing, place = collector([toy.GO]), slot(seed=3)
     playing.collect_turns([place], 2, Sampling())
     state = place.state_dict()
     elsewhere = collector([toy.GO], partial(toy.Countdown, turn_limit=2))  # it ends sooner
-    place = lane(seed=3)
+    place = slot(seed=3)
     place.load_state_dict(state)
     failed, following = elsewhere.collect_turns([place], 2, Sampling())
     assert failed.error is not None
@@ -358,12 +362,12 @@ def test_every_turn_is_told_when_it_ends(lockstep: bool):
 
 
 def test_turns_that_are_played_again_are_not_told_twice():
-    make = lambda: Lane(lambda number: Episode("toy", 3, 0, 7))  # noqa: E731
+    make = lambda: EnvironmentSlot(lambda number: Episode("toy", 3, 0, 7))  # noqa: E731
     told: list[Turn] = []
     first, second = collector([toy.WAIT]), collector([toy.WAIT])
-    lane = make()
-    first.collect_turns([lane], 2, Sampling(), on_turn=told.append)
+    slot = make()
+    first.collect_turns([slot], 2, Sampling(), on_turn=told.append)
     again = make()
-    again.load_state_dict(lane.state_dict())
+    again.load_state_dict(slot.state_dict())
     second.collect_turns([again], 1, Sampling(), on_turn=told.append)
     assert len(told) == 2 + 1

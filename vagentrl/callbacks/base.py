@@ -1,4 +1,4 @@
-"""What a behaviour may change, beyond Lightning's own hooks."""
+"""What a callback may change, beyond Lightning's own hooks."""
 
 from __future__ import annotations
 

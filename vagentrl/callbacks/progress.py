@@ -92,11 +92,11 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._ended += 1
         data: Any = agent.trainer.datamodule  # pyright: ignore
         if agent.trainer.training:
-            wanted = data.groups * data.group_size // ranks.count()
+            wanted = data.groups * data.group_size // ranks.world_size()
             of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may ask for more
             self._stage(f"collect {self._ended}{of}")
         else:
-            wanted = len(ranks.share(range(data.val_episodes))) * len(data.environments)
+            wanted = len(ranks.shard(range(data.val_episodes))) * len(data.environments)
             self._stage(f"evaluate {self._ended}/{wanted}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

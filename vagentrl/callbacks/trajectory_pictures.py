@@ -10,8 +10,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image, ImageOps
 
-from vagentrl.collection import TRAIN
 from vagentrl.errors import ConfigError
+from vagentrl.rollout.source import TRAIN
 from vagentrl.viewer.pictures import episode_strip, text_frame
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from lightning import LightningModule, Trainer
 
 from vagentrl import ranks
 from vagentrl.callbacks.base import AgentCallback
-from vagentrl.collection import TRAIN
+from vagentrl.claims import Audit, ClaimFilter, JudgementLog, TemplatePenalty
+from vagentrl.claims.background import BackgroundLoop
+from vagentrl.claims.judge import Judge, Verdict
+from vagentrl.claims.judgement import Judgement
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.judge import Judge, Verdict
-from vagentrl.judging import Audit, ClaimFilter, JudgementLog, TemplatePenalty
-from vagentrl.judging.background import BackgroundLoop
-from vagentrl.judging.judgement import Judgement
 from vagentrl.ranks import run_folder
+from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
 from vagentrl.types import Claim, Trajectory, Turn
 
@@ -197,7 +197,7 @@ class WorldModelReward(AgentCallback):
 
     def _counts(self, mine: _Tally) -> dict[str, float]:
         """What there is to say of the claims in the tallies of all ranks, and what judging took."""
-        tally = _Tally(**ranks.total(vars(mine)))
+        tally = _Tally(**ranks.sum_counts(vars(mine)))
         claims = tally.judged + tally.failures + tally.filtered
         report = {"judge/claims": float(claims), "judge/failures": float(tally.failures)}
         if self.filters:
@@ -211,7 +211,7 @@ class WorldModelReward(AgentCallback):
         if self.audit is not None:
             second = self.audit.judge.metrics()
             counted |= {f"judge/audit_{name}": value for name, value in second.items()}
-        counted = ranks.total(counted)
+        counted = ranks.sum_counts(counted)
         report |= {name: value - self._counted.get(name, 0.0) for name, value in counted.items()}
         self._counted = counted
         return report

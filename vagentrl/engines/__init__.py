@@ -1,4 +1,4 @@
-"""Engines sample the replies, and `OpenAIChat` asks a second model.
+"""Engines: they sample the replies.
 
 Each is imported when it is first named: some are heavy.
 """
@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vagentrl.engines.openai import OpenAIChat
     from vagentrl.engines.replicated import ReplicatedEngine
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from vagentrl.engines.vllm.server import VLLMServerEngine
 
 __all__ = [
-    "OpenAIChat",
     "ReplicatedEngine",
     "ScriptedEngine",
     "TransformersEngine",
@@ -27,7 +25,6 @@ __all__ = [
 
 _HOME = {
     "ReplicatedEngine": "replicated",
-    "OpenAIChat": "openai",
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",

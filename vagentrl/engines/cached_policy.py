@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vagentrl.engine import GenerationRequest, Vocabulary
+from vagentrl.engines.base import GenerationRequest, Vocabulary
 from vagentrl.engines.kv_cache import ATTENTION
 from vagentrl.engines.positions import image_spans, mrope_positions
 from vagentrl.engines.sessions import Session, Sessions

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vagentrl.engine import Generation, GenerationRequest, Sampling, Vocabulary
+from vagentrl.engines.base import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.errors import EngineError
 

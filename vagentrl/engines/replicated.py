@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary
 from vagentrl.engines.transformers import TransformersEngine
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import freeze_vision_tower

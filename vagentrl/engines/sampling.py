@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vagentrl.engine import Sampling
+from vagentrl.engines.base import Sampling
 
 SHORT_LIST = 1024  # most likely tokens to look at before a whole vocabulary is sorted
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary
 from vagentrl.errors import EngineError
 
 if TYPE_CHECKING:

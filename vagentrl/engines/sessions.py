@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vagentrl.engine import GenerationRequest
+from vagentrl.engines.base import GenerationRequest
 from vagentrl.engines.kv_cache import SlotCache
 from vagentrl.engines.positions import Grid
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.engines.sampling import sample, uniforms
 from vagentrl.errors import ConfigError, EngineDead, EngineError

@@ -79,7 +79,7 @@ def context_length(config: PretrainedConfig) -> int:
     return int(config.get_text_config().max_position_embeddings)
 
 
-def load_policy(
+def load_model(
     model: str,
     *,
     dtype: torch.dtype | None = None,

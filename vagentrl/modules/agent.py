@@ -22,7 +22,7 @@ from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
-from vagentrl.models.load import load_policy
+from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
 from vagentrl.modules.actor import ActorModule
@@ -97,7 +97,7 @@ class AgentModule(LightningModule):
         self.value_coef = value_coef
         self.value_clip = value_clip
         self.entropy_coef = entropy_coef
-        self.settings = optimizer
+        self.optimizer_settings = optimizer
         self.dtype_name = dtype
         self.gradient_checkpointing = gradient_checkpointing
         self.freeze_vision = freeze_vision
@@ -125,7 +125,7 @@ class AgentModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit":
-            check_trainer(self.trainer, self.settings.final_lr_scale)
+            check_trainer(self.trainer, self.optimizer_settings.final_lr_scale)
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
             deepspeed.prepare(self.trainer, self.trainer.strategy)
 
@@ -144,7 +144,7 @@ class AgentModule(LightningModule):
             meta: Build them on the meta device, without weights.
         """
         load = partial(
-            load_policy,
+            load_model,
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
             gradient_checkpointing=self.gradient_checkpointing,
@@ -176,14 +176,14 @@ class AgentModule(LightningModule):
                 " and ".join(half),
             )
         critic = {} if self.critic is None else {"critic": self.critic}
-        return self.settings.build({"actor": self.actor, **critic})
+        return self.optimizer_settings.build({"actor": self.actor, **critic})
 
     @property
     def actor_is_training(self) -> bool:
         """Whether this iteration changes the actor; CriticWarmup holds it off."""
         return self.iteration >= self.warmup.rounds
 
-    def behaviours(self) -> Iterator[AgentCallback]:
+    def agent_callbacks(self) -> Iterator[AgentCallback]:
         """The trainer's callbacks that take part in an iteration."""
         return (c for c in self.trainer.callbacks if isinstance(c, AgentCallback))  # pyright: ignore
 
@@ -197,7 +197,7 @@ class AgentModule(LightningModule):
     def assess(
         self, rollout: RolloutBatch, earlier: Scores | None = None
     ) -> tuple[RolloutBatch, Scores, Credit]:
-        """Score a collected batch, let behaviours adjust its rewards, and assign credit.
+        """Score a collected batch, let callbacks adjust its rewards, and assign credit.
 
         Args:
             rollout: The batch, its rewards as the environment gave them.
@@ -208,8 +208,8 @@ class AgentModule(LightningModule):
                 scores = self.score(rollout)
             else:
                 scores = replace(earlier, values=self.score_values(rollout))
-        for behaviour in self.behaviours():
-            rollout = behaviour.on_scores(self, rollout, scores)
+        for callback in self.agent_callbacks():
+            rollout = callback.on_scores(self, rollout, scores)
         credit = self.advantage(rollout, scores)
         if self.policy_loss.importance is not None:
             for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
@@ -234,7 +234,7 @@ class AgentModule(LightningModule):
                 values[place] = self.critic(part, states)
         for scored in (old, ref, values):
             if scored is not None:
-                ranks.add_up(scored)
+                ranks.sum_over_ranks(scored)
         return Scores(old, ref, values)
 
     def score_values(self, rollout: RolloutBatch) -> Tensor:
@@ -244,14 +244,14 @@ class AgentModule(LightningModule):
         for place, part in self._parts(rollout):
             shared = self.critic.backbone is None
             values[place] = self.critic(part, self.actor.states(part) if shared else None)
-        ranks.add_up(values)
+        ranks.sum_over_ranks(values)
         return values
 
     def _parts(self, rollout: RolloutBatch) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
         """This rank's share of the rows, of about one length and as many as a forward pass takes,
         and where they belong."""
         by_length = rollout.attention_mask.sum(-1).argsort(stable=True)  # little padding
-        for rows in ranks.share(by_length.split(self.score_batch_size)):
+        for rows in ranks.shard(by_length.split(self.score_batch_size)):
             part = rollout.select(rows)
             yield (rows, slice(0, part.input_ids.shape[1])), part
 
@@ -286,7 +286,7 @@ class AgentModule(LightningModule):
             loss = loss + self._nothing()
         # Lightning takes the mean over accumulated micro-batches, DDP over ranks; the weights want
         # their sum.
-        return loss * self.trainer.accumulate_grad_batches * ranks.count()
+        return loss * self.trainer.accumulate_grad_batches * ranks.world_size()
 
     def _nothing(self) -> Tensor:
         """0, of every weight that learns: DDP waits for a gradient of each, also where a loss is
@@ -310,8 +310,8 @@ class AgentModule(LightningModule):
             metrics["entropy"] = masked_mean(entropy, mask)
         self._report(batch, metrics)
         per_token = per_token - self.entropy_coef * entropy
-        for behaviour in self.behaviours():
-            term = behaviour.policy_loss_term(self, batch, logprobs)
+        for callback in self.agent_callbacks():
+            term = callback.policy_loss_term(self, batch, logprobs)
             if term is not None:
                 per_token = per_token + term
         return (batch.weights * per_token).sum()
@@ -345,7 +345,7 @@ class AgentModule(LightningModule):
 
     def _set_learning_rates(self) -> None:
         total = max(self.trainer.max_epochs or 1, 1)
-        rates = self.settings.rates(self.iteration, self.warmup.rounds, total)
+        rates = self.optimizer_settings.rates(self.iteration, self.warmup.rounds, total)
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
             group["lr"] = rates[group["name"]]

@@ -12,12 +12,12 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
-from vagentrl.engine import Engine, GenerationRequest, Sampling
-from vagentrl.engines.event_loops import run_to_the_end
+from vagentrl.engines.base import Engine, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
+from vagentrl.event_loops import run_to_the_end
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, nature, reset, step
+from vagentrl.rollout.workers import Worker, WorkerPool, traits, reset, step
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 OnEnd = Callable[[Trajectory], None]
@@ -125,13 +125,13 @@ class Collector:
         workers = [self.pools[episode.environment].hire() for episode in episodes]
         try:
             for running, worker in zip(playing, workers, strict=True):
-                await running.survive(running.begin(worker))
+                await running.guard(running.begin(worker))
             while alive := [running for running in playing if running.stop is None]:
-                sampled = (running.survive(running.sample(sampling)) for running in alive)
+                sampled = (running.guard(running.sample(sampling)) for running in alive)
                 await asyncio.gather(*sampled)
                 for running in alive:
                     if running.stop is None:
-                        await running.survive(answer(running))
+                        await running.guard(answer(running))
         finally:
             for running, worker in zip(playing, workers, strict=True):
                 sound = running.stop in ("terminated", "truncated")
@@ -143,21 +143,21 @@ class Collector:
 
     def collect_turns(
         self,
-        lanes: Sequence[Lane],
+        slots: Sequence[EnvironmentSlot],
         turns: int,
         sampling: Sampling,
         on_end: OnEnd = lambda trajectory: None,
         on_turn: OnTurn = lambda turn: None,
         iteration: int = 0,
     ) -> list[Trajectory]:
-        """Play so many turns in every lane, however long its episodes are (Verlog).
+        """Play so many turns in every slot, however long its episodes are (Verlog).
 
-        An episode that ends gives way to the lane's next. One that is still going on after the
-        last turn is cut there, and goes on in the next call. An episode that fails costs its lane
+        An episode that ends gives way to the slot's next. One that is still going on after the
+        last turn is cut there, and goes on in the next call. An episode that fails costs its slot
         the turn in which it failed.
 
         Args:
-            lanes: Where to play on.
+            slots: Where to play on.
             turns: Turns in each.
             sampling: How replies are sampled.
             on_end: Called with each trajectory as it ends or is cut.
@@ -165,7 +165,7 @@ class Collector:
             iteration: Of the training, for the episodes that begin.
 
         Returns:
-            Trajectories, lane after lane, in the order in which they were played.
+            Trajectories, slot after slot, in the order in which they were played.
 
         Raises:
             RolloutError: When every episode failed, on every rank.
@@ -173,16 +173,16 @@ class Collector:
             ConfigError: When there is no room for even one reply.
         """
 
-        async def play(lane: Lane) -> list[Trajectory]:
+        async def play(slot: EnvironmentSlot) -> list[Trajectory]:
             trajectories: list[Trajectory] = []
             for left in reversed(range(turns)):
-                running = await lane.turn(self, sampling, on_turn, iteration)
+                running = await slot.turn(self, sampling, on_turn, iteration)
                 if left == 0 or running.stop is not None:
                     trajectories.append(running.take())
                     on_end(trajectories[-1])
             return trajectories
 
-        return self._run([play(lane) for lane in lanes])
+        return self._run([play(slot) for slot in slots])
 
     def _run(self, playing: Sequence[Coroutine[Any, Any, list[Trajectory]]]) -> list[Trajectory]:
         async def run() -> list[list[Trajectory]]:
@@ -199,11 +199,11 @@ class Collector:
         return trajectories
 
 
-class Lane:
+class EnvironmentSlot:
     """A place where one episode follows another, from batch to batch.
 
     Args:
-        episodes: The lane's episode by its number, from 0.
+        episodes: The slot's episode by its number, from 0.
     """
 
     def __init__(self, episodes: Callable[[int], Episode]) -> None:
@@ -306,7 +306,7 @@ class RunningEpisode:
         self.begun = True
         self._ask(observation)
 
-    async def survive(self, doing: Coroutine[Any, Any, None]) -> None:
+    async def guard(self, doing: Coroutine[Any, Any, None]) -> None:
         """Await something; if it fails, so does the episode."""
         try:
             await doing
@@ -384,7 +384,7 @@ class RunningEpisode:
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
         """Bring the environment to where these replies had brought it."""
-        replays, _ = await self._pool.run(self._worker, nature)
+        replays, _ = await self._pool.run(self._worker, traits)
         if replies and not replays:
             raise EnvError(
                 f"environment {self.episode.environment!r} cannot play an episode again, so this "

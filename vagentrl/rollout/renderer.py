@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tokenizers import Tokenizer
 
-from vagentrl.engine import Vocabulary
+from vagentrl.engines.base import Vocabulary
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.models.load import checkpoint_path, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render

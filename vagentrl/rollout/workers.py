@@ -44,7 +44,7 @@ def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     return environment.system_prompt(), environment.format, environment.state()
 
 
-def nature(environment: Environment) -> tuple[bool, float]:
+def traits(environment: Environment) -> tuple[bool, float]:
     """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
     return environment.replays, environment.waits_s
 

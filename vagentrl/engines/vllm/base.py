@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vagentrl.engine import Engine, Generation, GenerationRequest, Vocabulary, check_request
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm.settings import check_installed, tolerance_for

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from vagentrl.engines.event_loops import close_at_the_end
 from vagentrl.errors import EngineError
+from vagentrl.event_loops import close_at_the_end
 
 CONNECT_S = 10.0
 """For a connection."""

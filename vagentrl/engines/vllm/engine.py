@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vagentrl.engine import Generation, GenerationRequest
+from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 from torch import nn
 
-from vagentrl.engine import Generation, GenerationRequest
-from vagentrl.engines.event_loops import run_to_the_end
+from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm.base import Adapter, VLLMBase
 from vagentrl.engines.vllm.connections import (
     CONNECT_S,
@@ -29,6 +28,7 @@ from vagentrl.engines.vllm.process import ServerProcess, server_command
 from vagentrl.engines.vllm.settings import engine_settings, sampling_settings, shown_images
 from vagentrl.engines.vllm.weights import held_by_all
 from vagentrl.errors import ConfigError, EngineDead, EngineError
+from vagentrl.event_loops import run_to_the_end
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vagentrl.engine import GenerationRequest, Vocabulary
+from vagentrl.engines.base import GenerationRequest, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.positions import image_spans
 from vagentrl.errors import ConfigError

@@ -1,0 +1,25 @@
+"""Around a judge: what is asked, when, and what keeps an agent from fooling it."""
+
+from vagentrl.claims.audit import Audit
+from vagentrl.claims.claim_filters import (
+    ClaimFilter,
+    Contradiction,
+    CopiedPrompt,
+    Length,
+    Repetition,
+    Unchanged,
+)
+from vagentrl.claims.judgement_log import JudgementLog
+from vagentrl.claims.template_penalty import TemplatePenalty
+
+__all__ = [
+    "Audit",
+    "ClaimFilter",
+    "Contradiction",
+    "CopiedPrompt",
+    "JudgementLog",
+    "Length",
+    "Repetition",
+    "TemplatePenalty",
+    "Unchanged",
+]

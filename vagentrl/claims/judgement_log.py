@@ -1,0 +1,72 @@
+"""What was claimed, what was true, and what came of it, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from vagentrl.claims.judgement import Judgement, sampled
+from vagentrl.errors import ConfigError
+
+
+class JudgementLog:
+    """Writes judgements to ``judgements.jsonl`` in the run's folder, one JSON object a line.
+
+    Failures, filtered and penalised claims and what two judges differ on are written always.
+
+    Args:
+        share: Share of all others that is written.
+    """
+
+    def __init__(self, share: float = 0.05) -> None:
+        if not 0 <= share <= 1:
+            raise ConfigError(f"JudgementLog.share is {share}; give a share from 0 to 1")
+        self.share = share
+
+    def write(
+        self,
+        folder: Path,
+        origin: dict[str, int | str],
+        judgements: Iterable[tuple[Judgement, bool]],
+    ) -> None:
+        """Append to the log.
+
+        Args:
+            folder: The run's.
+            origin: What is written with each line: where the claims come from.
+            judgements: Each with whether its two judges differ.
+        """
+        lines = [
+            json.dumps(origin | _record(judgement, differs), ensure_ascii=False)
+            for judgement, differs in judgements
+            if differs or _is_odd(judgement) or sampled(self.share, "log", judgement.claim)
+        ]
+        if lines:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "judgements.jsonl").open(
+                "a", encoding="utf-8", errors="backslashreplace"
+            ) as file:
+                file.write("\n".join(lines) + "\n")
+
+
+def _is_odd(judgement: Judgement) -> bool:
+    return judgement.filtered or judgement.failure is not None or judgement.penalty > 0
+
+
+def _record(judgement: Judgement, differs: bool) -> dict[str, object]:
+    claim, verdict, second = judgement.claim, judgement.verdict, judgement.second
+    record: dict[str, object] = {
+        "kind": claim.kind,
+        "claim": claim.text,
+        "truth": claim.truth,
+        "score": None if verdict is None else verdict.score,
+        "reason": judgement.failure if verdict is None else verdict.reason,
+    }
+    if judgement.filtered:
+        record["filtered"] = True
+    if judgement.penalty:
+        record["penalty"] = judgement.penalty
+    if second is not None:
+        record |= {"second_score": second.score, "second_reason": second.reason, "differ": differs}
+    return record

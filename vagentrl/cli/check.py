@@ -1,0 +1,55 @@
+"""``vagentrl check``: a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser
+
+from vagentrl.callbacks import AgentCallback
+from vagentrl.cli.memory import Shards, memory_plan, table
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.modules.agent import AgentModule
+
+
+class _CheckCLI(VagentCLI):
+    """Parses and instantiates a fit configuration on any machine."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        super().add_arguments_to_parser(parser)
+        parser.add_argument(
+            "--model_config",
+            type=str | None,
+            default=None,
+            help="folder with the policy's config.json, where its weights are not at hand",
+        )
+
+    def before_instantiate_classes(self) -> None:
+        super().before_instantiate_classes()
+        trainer = self.config.trainer
+        wanted = ("accelerator", "devices", "num_nodes", "strategy", "precision")
+        print("trainer:", *(f"{name} {trainer[name]}," for name in wanted), "checked on one CPU")
+        self.shards = Shards.of(trainer.strategy, trainer.devices, trainer.num_nodes)
+        for name, value in zip(wanted, ("cpu", 1, 1, "auto", None), strict=True):
+            trainer[name] = value
+
+
+def run_check(args: Sequence[str]) -> None:
+    """``vagentrl check``: build everything but the weights, and print the memory it will take."""
+    cli = _CheckCLI(args, run=False)
+    agent: AgentModule = cli.model  # pyright: ignore
+    agent.policy_name = cli.config.model_config or agent.policy_name
+    for callback in cli.trainer.callbacks:  # pyright: ignore
+        if isinstance(callback, AgentCallback) and not isinstance(callback, ProgressBar):
+            callback.setup(cli.trainer, agent, "fit")
+    agent.trainer = cli.trainer
+    agent.setup("fit")
+    for name, factory in cli.datamodule.environments.items():  # pyright: ignore
+        environment = factory()
+        words = len(environment.system_prompt().split())
+        print(f"environment {name}: {type(environment).__name__}, explained in {words} words")
+        environment.close()
+    agent.build(banned_ids=frozenset(), meta=True)
+    print(table(list(memory_plan(agent, cli.datamodule, cli.shards))))  # pyright: ignore
+    print("the configuration parses, and everything but the weights can be built")

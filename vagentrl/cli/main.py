@@ -1,0 +1,80 @@
+"""The command line. Only the chosen command's libraries are imported: ``--help`` is instant."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+
+from vagentrl import __version__
+from vagentrl.errors import VagentError
+
+COMMANDS = ("fit", "validate", "test", "check", "doctor", "warmstart")
+
+HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
+
+usage: vagentrl COMMAND [options]
+
+commands:
+  fit         train a policy                       vagentrl fit --config configs/sokoban_vlm.yaml
+  validate    evaluate it on held-out episodes     vagentrl validate --config … [--ckpt_path …]
+  test        the same, as a final test
+  check       dry run: build everything but the weights, and say how large it is
+  doctor      what works on this machine           vagentrl doctor [--model tiny-sokoban-vlm]
+  warmstart   make a tiny model from nothing       vagentrl warmstart --config configs/warmstart/…
+
+  vagentrl COMMAND --help           all options of a command
+  vagentrl COMMAND --print_config   all settings with their values, as YAML
+  any setting can be overridden:    --data.groups 32 --model.optimizer.actor_lr 1e-4
+"""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command; errors of vagentrl end it with one message instead of a traceback."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(HELP)
+        return
+    if arguments[0] == "--version":
+        print(__version__)
+        return
+    command, *rest = arguments
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        guess = f" (did you mean {close[0]}?)" if close else ""
+        raise SystemExit(f"vagentrl: there is no command {command!r}{guess}; see vagentrl --help")
+    try:
+        _run(command, rest)
+    except (VagentError, ValueError) as error:
+        own = _own(error)
+        if own is None:
+            raise
+        raise SystemExit(f"vagentrl: {type(own).__name__}: {own}") from error
+
+
+def _own(error: BaseException | None) -> VagentError | None:
+    """The error of ours that led to this one: the parser buries those of parts in a list."""
+    while error is not None and not isinstance(error, VagentError):
+        error = error.__cause__
+    return error
+
+
+def _run(command: str, arguments: Sequence[str]) -> None:
+    # Each command's module is imported when it is chosen: the libraries take seconds.
+    match command:
+        case "check":
+            from vagentrl.cli.check import run_check
+
+            run_check(arguments)
+        case "doctor":
+            from vagentrl.cli.doctor import run_doctor
+
+            run_doctor(arguments)
+        case "warmstart":
+            from vagentrl.cli.warmstart import run_warmstart
+
+            run_warmstart(arguments)
+        case _:
+            from vagentrl.cli.trainer import run_trainer
+
+            run_trainer([command, *arguments])

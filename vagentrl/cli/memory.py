@@ -1,0 +1,196 @@
+"""How much memory a run will take, reckoned from the shapes of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from vagentrl.engines import VLLMEngine, VLLMServerEngine
+from vagentrl.models.forward import LOGITS_PER_CHUNK
+from vagentrl.models.load import context_length
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig
+
+    from vagentrl.datamodule import RolloutDataModule
+    from vagentrl.modules.agent import AgentModule
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What the devices of a run share instead of holding it all: ZeRO's stages, and FSDP.
+
+    Attributes:
+        devices: How many there are.
+        stage: 1 shares the optimizer's moments, 2 the gradients too, 3 also the weights.
+    """
+
+    devices: int = 1
+    stage: int = 0
+
+    @classmethod
+    def of(cls, strategy: Any, devices: Any, nodes: int) -> Shards:
+        """As a trainer's settings say; devices that they leave open count as one.
+
+        Args:
+            strategy: ``trainer.strategy``: a name, or settings with a ``class_path``.
+            devices: ``trainer.devices``.
+            nodes: ``trainer.num_nodes``.
+        """
+        try:
+            count = len(devices) if isinstance(devices, list) else max(int(devices), 1)
+        except ValueError:
+            count = 1
+        settings = {} if isinstance(strategy, str) else dict(strategy.get("init_args") or {})
+        name = strategy if isinstance(strategy, str) else strategy["class_path"]
+        if "deepspeed" in name.lower():
+            numbers = [int(part) for part in name.split("_") if part.isdigit()]
+            return cls(count * nodes, settings.get("stage") or (numbers or [2])[0])
+        sharded = "fsdp" in name.lower() or "modelparallel" in name.lower()
+        return cls(count * nodes, 3 if sharded else 0)
+
+    def share(self, stage: int) -> float:
+        """What one device holds of what is shared from this stage on."""
+        return 1 / self.devices if self.stage >= stage else 1.0
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that takes memory on each device.
+
+    Attributes:
+        name: What it is.
+        size: Bytes.
+        how: How that was reckoned.
+        when: The phase of an iteration in which it is there: ``learn``, ``sample`` or ``always``.
+    """
+
+    name: str
+    size: float
+    how: str
+    when: Literal["learn", "sample", "always"] = "always"
+
+
+def table(items: Sequence[Item]) -> str:
+    """The items, and what they come to in each phase."""
+    lines = [f"{'on each device':<24}{'GiB':>9}"]
+    lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in items]
+    for phase, name in (("learn", "while learning"), ("sample", "while sampling")):
+        total = sum(item.size for item in items if item.when in (phase, "always"))
+        lines.append(f"{name:<24}{total / GIB:>9.2f}")
+    return "\n".join(lines)
+
+
+def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> Iterator[Item]:
+    """What each device will hold at most. Not counted: a vision tower's activations, and what the
+    libraries themselves take.
+
+    Args:
+        agent: The module, its models built (the meta device will do).
+        data: The datamodule.
+        shards: What the devices share.
+    """
+    policy = agent.actor.policy
+    config = policy.config.get_text_config()
+    can_read = context_length(policy.config)
+    length = min(data.wanted_context or can_read, can_read)
+    for name, module in agent.named_children():
+        yield _weights(name, module, shards)
+        if any(p.requires_grad for p in module.parameters()):
+            yield _training(name, module, shards)
+    bytes_each = policy.dtype.itemsize
+    tokens = data.micro_batch_size * length
+    held = activations(config, agent.gradient_checkpointing) * tokens * bytes_each
+    checkpointed = ", checkpointed" if agent.gradient_checkpointing else ""
+    yield Item(
+        "activations",
+        held,
+        f"of {data.micro_batch_size} rows of up to {length:,} tokens{checkpointed}",
+        "learn",
+    )
+    logits = min(LOGITS_PER_CHUNK, tokens * config.vocab_size) * 4
+    yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
+    cache = kv_bytes_per_token(config, bytes_each) * length
+    if isinstance(data.engine, VLLMEngine):
+        yield from _vllm(policy, data.engine, cache)
+    elif isinstance(data.engine, VLLMServerEngine):
+        yield from _server(policy, data.engine)
+    else:
+        if data.engine.samples_apart:
+            size = sum(p.nbytes for p in policy.parameters())
+            yield Item("the engine's weights", size, "a copy of the actor's")
+        share = -(-data.groups * data.group_size // shards.devices)
+        episodes = min(share, data.max_workers)
+        how = f"of {episodes} episodes at once, in {type(data.engine).__name__}, if each fills it"
+        yield Item("keys and values", cache * episodes, how, "sample")
+
+
+def activations(config: PretrainedConfig, checkpointed: bool) -> float:
+    """Numbers that the language model keeps for the backward pass of one token.
+
+    13 hidden sizes and 4 widths of the MLP a layer, and 4 hidden sizes after the last: an upper
+    bound to what transformers' decoders were seen to save with fused attention. Checkpointed, a
+    layer keeps its input (2 hidden sizes with the rest), and one layer at a time the whole.
+    """
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    layer = 13 * hidden + 4 * config.intermediate_size
+    kept = 2 * hidden * layers + layer if checkpointed else layer * layers
+    return kept + 4 * hidden
+
+
+def kv_bytes_per_token(config: PretrainedConfig, bytes_each: int) -> int:
+    """Keys and values of one token in all layers."""
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * width * bytes_each
+
+
+def _weights(name: str, module: nn.Module, shards: Shards) -> Item:
+    count = sum(p.numel() for p in module.parameters())
+    size = sum(p.nbytes for p in module.parameters())
+    return Item(name, size * shards.share(3), f"{count:,} parameters")
+
+
+def _training(name: str, module: nn.Module, shards: Shards) -> Item:
+    learning = [p for p in module.parameters() if p.requires_grad]
+    count = sum(p.numel() for p in learning)
+    gradients = sum(p.nbytes for p in learning) * shards.share(2)
+    # DeepSpeed keeps weights in float32 beside those in half precision; AdamW does not
+    master = 4 * count if shards.stage and learning[0].dtype != torch.float32 else 0
+    each = 4 if shards.stage else learning[0].element_size()
+    moments = (2 * each * count + master) * shards.share(1)
+    how = f"gradients and Adam's moments{' and float32 weights' * bool(master)} of {count:,}"
+    if shards.stage:
+        how += f", ZeRO-{shards.stage} over {shards.devices} devices"
+    return Item(f"{name}, to learn", gradients + moments, how)
+
+
+def _vllm(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
+    ways = engine.options["tensor_parallel_size"]
+    size = sum(p.nbytes for p in policy.parameters()) / ways
+    when = "sample" if engine.sleep else "always"
+    yield Item("vLLM's weights", size, f"over {ways} devices", when)
+    if engine.kv_cache_gb is not None:
+        yield Item("vLLM's keys and values", engine.kv_cache_gb * GIB, "kv_cache_gb", when)
+    else:
+        share = engine.options["gpu_memory_utilization"]
+        how = (
+            f"what is left of {share:.0%} of the device; an episode fills {cache / ways:,.0f} bytes"
+        )
+        yield Item("vLLM's keys and values", 0.0, how, when)
+
+
+def _server(policy: nn.Module, engine: VLLMServerEngine) -> Iterator[Item]:
+    if engine.url is not None or engine.devices is not None:
+        yield Item("vLLM's server", 0.0, "on devices of its own")
+        return
+    size = sum(p.nbytes for p in policy.parameters())
+    yield Item("vLLM's weights", size, "in a server beside the trainer: see data.engine.devices")
+    kept = (engine.kv_cache_gb or 0.0) * GIB
+    how = "kv_cache_gb" if kept else "what options.gpu_memory_utilization leaves of the device"
+    yield Item("vLLM's keys and values", kept, how)

@@ -1,0 +1,19 @@
+"""Hints from a second model: verbal epsilon-greedy exploration."""
+
+from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
+from vagentrl.hints.chat_hints import ChatHintModel
+from vagentrl.hints.hinted_environment import HintedEnvironment
+from vagentrl.hints.schedule import Schedule
+from vagentrl.hints.scripted import ScriptedHintModel
+
+__all__ = [
+    "ChatHintModel",
+    "Exchange",
+    "Hint",
+    "HintKind",
+    "HintModel",
+    "HintedEnvironment",
+    "Schedule",
+    "ScriptedHintModel",
+    "Situation",
+]

@@ -1,0 +1,199 @@
+"""Verbal epsilon-greedy: hints in what the agent sees, to explore or to exploit."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from vagentrl.environment import Environment, is_held_out
+from vagentrl.errors import ChatError, ConfigError
+from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
+from vagentrl.hints.schedule import Schedule, check_share, share_at
+from vagentrl.types import Observation, Reply, State, StepResult
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+log = logging.getLogger(__name__)
+
+_STREAM = 6
+"""Sets these draws apart from others that are made with the seeds of an episode."""
+
+
+class HintedEnvironment(Environment):
+    """An environment with hints: before each turn a model is asked for one.
+
+    Which template it is asked with is drawn anew for every turn: z ~ Bernoulli(epsilon), 1
+    explores, 0 exploits. The hint is put after the observation. It is part of what the agent sees,
+    and never of the loss or of the reward.
+
+    Args:
+        env: The environment to give hints in.
+        hint_model: Writes the hints.
+        epsilon: Probability that a hint is one to explore; 0 asks for hints to exploit only. It is
+            not the probability of a hint, which is `hint_share`.
+        hint_share: Probability that a turn has a hint at all; 1 is the published method. Turns
+            without one train the agent for the time when there are none.
+        hint_held_out: Whether held-out episodes have hints too.
+        note: Said of the hints at the end of the system prompt; empty says nothing.
+        shown_as: What the agent sees of a hint, with ``{hint}`` where its text belongs.
+        on_failure: What happens when the hint model fails: the turn has ``no_hint``, which is
+            counted, or ``fail_episode``.
+        memory: Earlier turns that the hint model is told of; None for all.
+    """
+
+    def __init__(
+        self,
+        env: Callable[[], Environment],
+        hint_model: HintModel,
+        epsilon: float | Schedule = 0.1,
+        hint_share: float | Schedule = 1.0,
+        hint_held_out: bool = False,
+        note: str = "You may be given hints. They can be wrong.",
+        shown_as: str = "Hint: {hint}",
+        on_failure: Literal["no_hint", "fail_episode"] = "no_hint",
+        memory: int | None = None,
+    ) -> None:
+        for name, share in (("epsilon", epsilon), ("hint_share", hint_share)):
+            if not isinstance(share, Schedule):
+                check_share(f"HintedEnvironment.{name}", share)
+        if "{hint}" not in shown_as:
+            raise ConfigError(f"shown_as is {shown_as!r}; write {{hint}} where the hint belongs")
+        if memory is not None and memory < 0:
+            raise ConfigError(f"memory is {memory}; give a number of turns, or null for all")
+        self.environment = env()
+        super().__init__(self.environment.format)
+        self.hint_model = hint_model
+        self.epsilon = epsilon
+        self.hint_share = hint_share
+        self.hint_held_out = hint_held_out
+        self.note = note
+        self.shown_as = shown_as
+        self.on_failure = on_failure
+        self._past: deque[Exchange] = deque(maxlen=memory)
+        self._iteration = 0
+        self._kind: HintKind | None = None  # of the hint that was asked for
+        self._hint: Hint | None = None
+        self._warned = False
+
+    @property
+    def hint(self) -> Hint | None:
+        """The hint that the agent sees now."""
+        return self._hint
+
+    @property
+    def replays(self) -> bool:
+        return self.environment.replays and self.hint_model.replays
+
+    @property
+    def waits_s(self) -> float:
+        return self.environment.waits_s + self.hint_model.waits_s
+
+    def at_iteration(self, iteration: int) -> None:
+        self._iteration = iteration
+        self.environment.at_iteration(iteration)
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self._seeds = (seed, transition_seed)
+        self._turn = 0
+        self._past.clear()
+        self._observation = self._advise(self.environment.reset(seed, transition_seed))
+        return self._observation
+
+    def step(self, reply: Reply) -> StepResult:
+        metrics = self._metrics(reply)
+        result = self.environment.step(reply)
+        self._past.append(Exchange(self._observation, reply))
+        self._turn += 1
+        self._observation, self._kind, self._hint = result.observation, None, None
+        if not (result.terminated or result.truncated):  # else nobody is left to be told
+            self._observation = self._advise(result.observation)
+        return replace(result, observation=self._observation, metrics={**result.metrics, **metrics})
+
+    def _advise(self, observation: Observation) -> Observation:
+        """The observation with a hint, if the turn is to have one."""
+        self._kind, self._hint = self._draw(), None
+        if self._kind is None:
+            return observation
+        situation = Situation(
+            self._kind,
+            self.environment,
+            tuple(self._past),
+            observation,
+            (*self._seeds, self._turn),
+        )
+        try:
+            self._hint = self.hint_model.hint(situation)
+        except ChatError as error:
+            if self.on_failure == "fail_episode":
+                raise
+            if not self._warned:  # all are counted; one is told
+                log.warning("no hint in turn %d of seed %d: %s", self._turn, self._seeds[0], error)
+            self._warned = True
+            self._failed = True
+            return observation
+        if self._hint is None:
+            return observation
+        return replace(observation, hint=self.shown_as.replace("{hint}", self._hint.text))
+
+    def _draw(self) -> HintKind | None:
+        """Whether to give a hint in this turn, and which.
+
+        Both numbers are always drawn, so that runs which differ in a share alone differ in the
+        turns that it decides.
+        """
+        self._failed = False
+        if is_held_out(self._seeds[0]) and not self.hint_held_out:
+            return None
+        rng = np.random.default_rng((_STREAM, *self._seeds, self._turn, 1))
+        hinted, explored = rng.random(2)
+        if hinted >= share_at(self.hint_share, self._iteration):
+            return None
+        return "explore" if explored < share_at(self.epsilon, self._iteration) else "exploit"
+
+    def _metrics(self, reply: Reply) -> dict[str, float]:
+        """What the hint of the turn took, and whether it was followed."""
+        hint = self._hint
+        if hint is None:
+            return {
+                "hints": 0.0,
+                "hint_failures": float(self._failed),
+                "hint_tokens": 0.0,
+                "hint_cost": 0.0,
+            }
+        metrics = {
+            "hints": 1.0,
+            "hint_failures": 0.0,
+            "hint_tokens": float(hint.prompt_tokens + hint.reply_tokens),
+            "hint_cost": hint.cost,
+            "explore_hints": float(self._kind == "explore"),
+        }
+        if hint.action is not None:
+            followed = [action.casefold() for action in reply.actions[:1]]
+            metrics["hints_followed"] = float(hint.action.casefold() in followed)
+        return metrics
+
+    # ------------------------------------------------------------ what the environment itself says
+
+    def system_prompt(self) -> str:
+        return "\n".join(filter(None, (self.environment.system_prompt(), self.note)))
+
+    def state(self) -> State | None:
+        return self.environment.state()
+
+    def rubric(self) -> str:
+        return self.environment.rubric()
+
+    def oracle(self) -> tuple[str, ...] | None:
+        return self.environment.oracle()
+
+    def frame(self) -> Image | None:
+        return self.environment.frame()
+
+    def close(self) -> None:
+        self.environment.close()
