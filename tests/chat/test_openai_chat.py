@@ -16,7 +16,7 @@ import pytest
 from tests.chat_server import Answer, ChatServer, completion, refuses, says, serving
 from vagentrl.chat import ChatReply, OpenAIChat, endpoint
 from vagentrl.chat.endpoint import Prices, retry_after
-from vagentrl.engines import openai as module
+from vagentrl.chat import openai as module
 from vagentrl.errors import ChatError, ConfigError
 
 KEY = "sk-proj-0123456789abcdefghijKLMNOP"

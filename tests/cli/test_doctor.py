@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vagentrl import doctor
+from vagentrl.cli import doctor
 from vagentrl.cli.main import main
 from vagentrl.models.load import load_model
 

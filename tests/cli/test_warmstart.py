@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vagentrl import warmstart
+from vagentrl.cli import warmstart
 from vagentrl.cli.warmstart import Demonstrator, Stage, demonstrate, perception
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
