@@ -6,9 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from lightning import LightningDataModule
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
@@ -22,22 +21,21 @@ from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
-from vagentrl.rollout.source import TRAIN, EpisodeSource, mix
+from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource, mix
 from vagentrl.rollout.workers import WorkerPool, traits
 from vagentrl.types import RolloutBatch, Scores, Trajectory
-
-if TYPE_CHECKING:
-    from vagentrl.modules.agent import AgentModule
 
 log = logging.getLogger(__name__)
 
 
-class RolloutDataModule(LightningDataModule):
+class RolloutDataModule(Rollouts):
     """Turns episodes that the current policy plays into minibatches.
 
     Args:
@@ -119,14 +117,10 @@ class RolloutDataModule(LightningDataModule):
         self.staleness = staleness
         self.wanted_context = context_length
         self.seed = seed
-        self.report: dict[str, float] = {}
-        """What is known of the current iteration's collection; logged when its update starts."""
-        self.trajectories: list[Trajectory] = []
-        """The episodes of the current iteration."""
-        self.evaluated: dict[str, list[Trajectory]] = {}
-        """The episodes of the last evaluation, by environment."""
+        self.report = {}
+        self.trajectories = []
+        self.evaluated = {}
         self._check_settings()
-        self.source = EpisodeSource(self)
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
@@ -135,10 +129,11 @@ class RolloutDataModule(LightningDataModule):
             return
         if ranks.world_size() > 1:
             self._check_ranks(ranks.world_size())
-        self._check_estimator(self._agent.advantage)
-        self._check_importance(self._agent.policy_loss)
-        self._warn_of_reuse(self._agent.policy_loss)
-        model = self._agent.policy_name
+        agent = agent_of(attached(self))
+        self._check_estimator(agent.advantage)
+        self._check_importance(agent.policy_loss)
+        self._warn_of_reuse(agent.policy_loss)
+        model = agent.policy_name
         can_read = context_length(load_config(model))
         context_room = min(self.wanted_context or can_read, can_read)
         self.renderer = Renderer.from_pretrained(checkpoint_path(model))
@@ -161,52 +156,58 @@ class RolloutDataModule(LightningDataModule):
         self.collector = Collector(
             self.engine, self.renderer, pools, context_room, self.context, self.lockstep
         )
+        plan = CollectionPlan(
+            groups=self.groups,
+            group_size=self.group_size,
+            turns=self.turns,
+            filter=self.filter,
+            sampling=self.sampling,
+            staleness=self.staleness,
+            seed=self.seed,
+        )
+        self.source = EpisodeSource(self.collector, plan)
 
     def teardown(self, stage: str) -> None:
         self.source.close()
-        self.trainer.accumulate_grad_batches = 1  # pyright: ignore
+        attached(self).accumulate_grad_batches = 1
         for pool in self.collector.pools.values():
             pool.close()
-
-    @property
-    def _agent(self) -> AgentModule:
-        return self.trainer.lightning_module  # pyright: ignore
 
     # -------------------------------------------------------------------------------- training
 
     def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
         """Collect an iteration's episodes with the current policy, and score them."""
-        agent = self._agent
-        if self._loader is None or self._loader[0] != agent.iteration:  # a resume asks twice
+        trainer = attached(self)
+        agent = agent_of(trainer)
+        if self._loader is None or self._loader[0] != agent.iteration:  # a resumed run asks twice
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
-        self.trainer.accumulate_grad_batches = loader.accumulate  # pyright: ignore
+        trainer.accumulate_grad_batches = loader.accumulate
         return loader
 
     def _iterate(self, agent: AgentModule) -> MinibatchLoader | NoMinibatches:
-        if agent.actor_is_training:
+        iteration = agent.current
+        if iteration.actor_learns:
             self._warmup = None
         if self._warmup is None:
-            collection = self.source.next(agent)
-            self.trajectories, self.report = collection.trajectories, collection.report
-            kept = collection.kept
+            kept = self._collect(agent)
             started = time.perf_counter()
             if not kept:
                 log.warning(
                     "iteration %d: %s kept none of the groups; nothing is learned from it",
-                    agent.iteration,
+                    iteration.number,
                     type(self.filter).__name__,
                 )
                 return NoMinibatches()
             collected = collate(kept, self.renderer, temperature=self.sampling.temperature)
             collected, earlier = collected.to(agent.device), None
-        else:  # what was collected for all rounds of a warm-up
+        else:  # all rounds of a warm-up learn from one batch
             started, self.report = time.perf_counter(), {}
             collected, earlier = self._warmup
         rollout, scores, credit = agent.assess(collected, earlier)
-        if not agent.actor_is_training:
+        if not iteration.actor_learns:
             self._warmup = (collected, scores)
-        if self.filter.rescale and agent.actor_is_training:
+        if self.filter.rescale and iteration.actor_learns:
             share = self.report["rollout/kept_groups"]
             credit = replace(credit, advantages=credit.advantages * share)
         self.report["time/score"] = time.perf_counter() - started
@@ -218,15 +219,25 @@ class RolloutDataModule(LightningDataModule):
             minibatch_size=self.minibatch_size,
             micro_batch_size=self.micro_batch_size,
             passes=self.passes,
-            seed=mix(self.seed, agent.iteration, 1),
-            part=1.0 if agent.actor_is_training else agent.warmup.part,
+            seed=mix(self.seed, iteration.number, 1),
+            part=iteration.part,
             ranks=ranks.world_size(),
             rank=ranks.rank(),
         )
 
+    def _collect(self, agent: AgentModule) -> list[Trajectory]:
+        """Play the iteration's episodes; returns those to learn from."""
+        last = agent.iteration + 1 >= (attached(self).max_epochs or 0)
+        upcoming = None if last else agent.warmup.iteration(agent.iteration + 1)
+        collection = self.source.next(
+            agent.current, agent.actor.policy, agent.hooks, upcoming=upcoming
+        )
+        self.trajectories, self.report = collection.trajectories, collection.report
+        return collection.kept
+
     def state_dict(self) -> dict[str, Any]:
         # A warm-up that is resumed collects again, with the same actor: from the start, as before.
-        if self.turns is None or not self._agent.actor_is_training:
+        if self.turns is None or not agent_of(attached(self)).current.actor_learns:
             return {}
         return self.source.state_dict()
 
@@ -247,7 +258,14 @@ class RolloutDataModule(LightningDataModule):
     ) -> dict[str, float]:
         """Play held-out episodes; the trained environment reports under ``val/``, others under
         ``val/NAME/``."""
-        trajectories, report = self.source.evaluate(agent, environment, seeds)
+        trajectories, report = self.source.evaluate(
+            environment,
+            seeds,
+            self.val_sampling,
+            agent.actor.policy,
+            agent.hooks,
+            version=agent.iteration,
+        )
         self.evaluated[environment] = trajectories
         prefix = "val/" if environment == TRAIN else f"val/{environment}/"
         own = {prefix + name: value for name, value in report.items()}
@@ -280,7 +298,7 @@ class RolloutDataModule(LightningDataModule):
             self._check_filter()
 
     def _check_ranks(self, count: int) -> None:
-        strategy = self.trainer.strategy  # pyright: ignore
+        strategy = attached(self).strategy
         if not isinstance(strategy, DDPStrategy):
             raise ConfigError(
                 f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "

@@ -8,14 +8,15 @@ from tests import runs, toy
 from vagentrl.callbacks import KLControl
 from vagentrl.errors import ConfigError
 from vagentrl.rollout.collate import collate
+from vagentrl.rollout.iteration import Iteration
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 class Notes:
     """Stands for the agent: what is recorded."""
 
-    def __init__(self, actor_is_training: bool = True) -> None:
-        self.actor_is_training = actor_is_training
+    def __init__(self, actor_learns: bool = True) -> None:
+        self.current = Iteration(0, actor_learns)
         self.seen: dict[str, float] = {}
 
     def record(self, name: str, value: float) -> None:
@@ -111,7 +112,7 @@ def test_an_iteration_of_many_episodes_changes_the_coefficient_by_a_fifth_at_mos
 
 def test_a_warm_up_of_the_critic_leaves_the_coefficient():
     control, rollout = KLControl(0.5, target=0.1, horizon=10), batch()
-    warming: Any = Notes(actor_is_training=False)
+    warming: Any = Notes(actor_learns=False)
     control.on_scores(warming, rollout, scores(rollout, 0.0))
     end_update(control)
     assert control.coefficient == 0.5

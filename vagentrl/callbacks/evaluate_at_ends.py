@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
+from vagentrl.modules.agent import agent_of
+
 
 class EvaluateAtEnds(Callback):
     """Evaluates before the first update and after the last one, whatever lies between.
@@ -16,14 +18,14 @@ class EvaluateAtEnds(Callback):
         self._evaluated: int | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = pl_module.iteration  # pyright: ignore
+        self._evaluated = agent_of(trainer).iteration
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if pl_module.iteration == 0:  # pyright: ignore
+        if agent_of(trainer).iteration == 0:
             _evaluate(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._evaluated != pl_module.iteration:  # pyright: ignore
+        if self._evaluated != agent_of(trainer).iteration:
             _evaluate(trainer)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning import LightningModule, Trainer
 from torch import Tensor
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
 from vagentrl.losses import kl_estimate
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.callback import AgentCallback
 
 if TYPE_CHECKING:
-    from vagentrl.modules.agent import AgentModule
     from vagentrl.types import RolloutBatch, Scores, TrainBatch
 
 
@@ -61,7 +61,7 @@ class KLControl(AgentCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            pl_module.needs_reference = True  # pyright: ignore
+            agent_of(trainer).needs_reference = True
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         assert scores.ref_logprobs is not None
@@ -70,7 +70,7 @@ class KLControl(AgentCallback):
         kl = float(penalty.sum() / mask.sum())
         agent.record("rollout/kl", kl)
         agent.record("rollout/kl_coefficient", self.coefficient)
-        if agent.actor_is_training:  # else nothing drifts, whatever the coefficient
+        if agent.current.actor_learns:  # else nothing drifts, whatever the coefficient
             self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
         if self.place == "loss":
             return rollout

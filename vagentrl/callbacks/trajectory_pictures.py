@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning import Callback, LightningModule, Trainer
@@ -11,6 +11,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image, ImageOps
 
 from vagentrl.errors import ConfigError
+from vagentrl.modules.agent import agent_of
+from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.rollout.source import TRAIN
 from vagentrl.viewer.pictures import episode_strip, text_frame
 
@@ -39,15 +41,13 @@ class TrajectoryPictures(Callback):
         self.episodes = episodes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration: int = pl_module.iteration  # pyright: ignore
+        iteration = agent_of(trainer).iteration
         if iteration % self.every_n_iterations == 0:
-            data: Any = trainer.datamodule  # pyright: ignore
-            self._draw(trainer, iteration, "rollout", data.trajectories)
+            self._draw(trainer, iteration, "rollout", rollouts_of(trainer).trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration: int = pl_module.iteration  # pyright: ignore
-        data: Any = trainer.datamodule  # pyright: ignore
-        for name, trajectories in data.evaluated.items():
+        iteration = agent_of(trainer).iteration
+        for name, trajectories in rollouts_of(trainer).evaluated.items():
             where = "val" if name == TRAIN else f"val/{name}"
             self._draw(trainer, iteration, where, trajectories)
 

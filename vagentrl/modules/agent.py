@@ -11,21 +11,20 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import torch
-from lightning import LightningModule
+from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
-from vagentrl.callbacks.base import AgentCallback
-from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
 from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.callback import CallbackHooks
 from vagentrl.modules.checks import (
     check_at_least_0,
     check_finite,
@@ -37,6 +36,8 @@ from vagentrl.modules.checks import (
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
+from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 log = logging.getLogger(__name__)
@@ -103,8 +104,9 @@ class AgentModule(LightningModule):
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
-        self.iteration = 0  # those whose update is done
+        self.iteration = 0  # completed iterations
         self.warmup = Warmup()
+        self.hooks = CallbackHooks(self)
         self.needs_reference = False
         self._skipped = 0  # steps in a row
         self._check_settings()
@@ -134,7 +136,7 @@ class AgentModule(LightningModule):
     def configure_model(self) -> None:
         if hasattr(self, "actor"):
             return
-        self.build(self.trainer.datamodule.renderer.banned_ids)  # pyright: ignore
+        self.build(rollouts_of(self.trainer).renderer.banned_ids)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
         """Make the models.
@@ -179,17 +181,13 @@ class AgentModule(LightningModule):
         return self.optimizer_settings.build({"actor": self.actor, **critic})
 
     @property
-    def actor_is_training(self) -> bool:
-        """Whether this iteration changes the actor; CriticWarmup holds it off."""
-        return self.iteration >= self.warmup.rounds
-
-    def agent_callbacks(self) -> Iterator[AgentCallback]:
-        """The trainer's callbacks that take part in an iteration."""
-        return (c for c in self.trainer.callbacks if isinstance(c, AgentCallback))  # pyright: ignore
+    def current(self) -> Iteration:
+        """The iteration that is under way: who learns in it, and from what."""
+        return self.warmup.iteration(self.iteration)
 
     def record(self, name: str, value: float) -> None:
         """Add a number to what is logged about this iteration's collection."""
-        self.trainer.datamodule.report[name] = value  # pyright: ignore
+        rollouts_of(self.trainer).report[name] = value
 
     # --------------------------------------------------------------------------------- scoring
 
@@ -208,8 +206,7 @@ class AgentModule(LightningModule):
                 scores = self.score(rollout)
             else:
                 scores = replace(earlier, values=self.score_values(rollout))
-        for callback in self.agent_callbacks():
-            rollout = callback.on_scores(self, rollout, scores)
+        rollout = self.hooks.on_scores(rollout, scores)
         credit = self.advantage(rollout, scores)
         if self.policy_loss.importance is not None:
             for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
@@ -277,7 +274,7 @@ class AgentModule(LightningModule):
         minibatch's."""
         loss = batch.weights.new_zeros(())
         states = None
-        if self.actor_is_training:
+        if self.current.actor_learns:
             states = self.actor.states(batch.rollout)
             loss = loss + self._policy_loss(states, batch)
         if self.critic is not None:
@@ -294,7 +291,9 @@ class AgentModule(LightningModule):
 
         DeepSpeed wants the same ones on every rank, and steps wherever there is one.
         """
-        resting = self.actor.parameters() if self._deepspeed and not self.actor_is_training else ()
+        resting = (
+            self.actor.parameters() if self._deepspeed and not self.current.actor_learns else ()
+        )
         left_out = set(map(id, resting))
         learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
         return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
@@ -310,10 +309,8 @@ class AgentModule(LightningModule):
             metrics["entropy"] = masked_mean(entropy, mask)
         self._report(batch, metrics)
         per_token = per_token - self.entropy_coef * entropy
-        for callback in self.agent_callbacks():
-            term = callback.policy_loss_term(self, batch, logprobs)
-            if term is not None:
-                per_token = per_token + term
+        for term in self.hooks.policy_loss_terms(batch, logprobs):
+            per_token = per_token + term
         return (batch.weights * per_token).sum()
 
     def _value_loss(self, states: Tensor | None, batch: TrainBatch) -> Tensor:
@@ -340,7 +337,7 @@ class AgentModule(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self._set_learning_rates()
-        self.log_dict(self.trainer.datamodule.report, on_epoch=True, batch_size=1)  # pyright: ignore
+        self.log_dict(rollouts_of(self.trainer).report, on_epoch=True, batch_size=1)
         self._update_started = time.perf_counter()
 
     def _set_learning_rates(self) -> None:
@@ -364,7 +361,7 @@ class AgentModule(LightningModule):
         if self._deepspeed is not None:  # it does both by itself, with one norm
             return
         limit = gradient_clip_val or float("inf")
-        if not self.actor_is_training:  # not the 0 that DDP wants: AdamW's moments would move
+        if not self.current.actor_learns:  # not the 0 that DDP wants: AdamW's moments would move
             for weight in self.actor.parameters():
                 weight.grad = None
         norms = {
@@ -405,7 +402,7 @@ class AgentModule(LightningModule):
         engine = self._deepspeed
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
             self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
-            if not self.actor_is_training:
+            if not self.current.actor_learns:
                 deepspeed.rewind(self.optimizers(), "actor")
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
@@ -420,10 +417,8 @@ class AgentModule(LightningModule):
     def validation_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
         environment, seeds = batch
         started = time.perf_counter()
-        self.log_dict(
-            self.trainer.datamodule.evaluate(environment, seeds, self),  # pyright: ignore
-            batch_size=1,
-        )
+        metrics = rollouts_of(self.trainer).evaluate(environment, seeds, self)
+        self.log_dict(metrics, batch_size=1)
         seconds = time.perf_counter() - started
         self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
 
@@ -462,3 +457,19 @@ class AgentModule(LightningModule):
             for name, weight in self.state_dict().items()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
+
+
+def agent_of(trainer: Trainer) -> AgentModule:
+    """The agent that a trainer trains or evaluates.
+
+    Raises:
+        ConfigError: When the trainer has a module of another kind.
+    """
+    agent = trainer.lightning_module
+    if not isinstance(agent, AgentModule):
+        raise ConfigError(
+            f"the trainer's module is of type {type(agent).__name__}, but a RolloutDataModule "
+            "plays the episodes of an agent; call trainer.fit(agent, datamodule=data) with a "
+            "vagentrl.AgentModule"
+        )
+    return agent
