@@ -129,7 +129,7 @@ class RolloutDataModule(Rollouts):
             return
         if ranks.world_size() > 1:
             self._check_ranks(ranks.world_size())
-        agent = agent_of(attached(self))
+        agent = agent_of(attached(self).lightning_module)
         self._check_estimator(agent.advantage)
         self._check_importance(agent.policy_loss)
         self._warn_of_reuse(agent.policy_loss)
@@ -178,7 +178,7 @@ class RolloutDataModule(Rollouts):
     def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
         """Collect an iteration's episodes with the current policy, and score them."""
         trainer = attached(self)
-        agent = agent_of(trainer)
+        agent = agent_of(trainer.lightning_module)
         if self._loader is None or self._loader[0] != agent.iteration:  # a resumed run asks twice
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
@@ -237,7 +237,7 @@ class RolloutDataModule(Rollouts):
 
     def state_dict(self) -> dict[str, Any]:
         # A warm-up that is resumed collects again, with the same actor: from the start, as before.
-        if self.turns is None or not agent_of(attached(self)).current.actor_learns:
+        if self.turns is None or not agent_of(attached(self).lightning_module).current.actor_learns:
             return {}
         return self.source.state_dict()
 

@@ -60,7 +60,7 @@ class CriticWarmup(AgentCallback):
         self._loss = math.inf
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        advantage = agent_of(trainer).advantage
+        advantage = agent_of(pl_module).advantage
         if not advantage.needs_critic:
             raise ConfigError(
                 f"CriticWarmup is set but model.advantage ({type(advantage).__name__}) "
@@ -68,7 +68,7 @@ class CriticWarmup(AgentCallback):
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        agent_of(trainer).warmup = Warmup(self.rounds, self.batches, self.part)
+        agent_of(pl_module).warmup = Warmup(self.rounds, self.batches, self.part)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._losses: list[Tensor] = []
@@ -81,7 +81,7 @@ class CriticWarmup(AgentCallback):
         batch: TrainBatch | None,
         batch_idx: int,
     ) -> None:
-        agent = agent_of(trainer)
+        agent = agent_of(pl_module)
         if agent.current.actor_learns or batch is None:
             return
         self._losses.append(outputs["loss"])  # the critic's alone

@@ -18,14 +18,14 @@ class EvaluateAtEnds(Callback):
         self._evaluated: int | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = agent_of(trainer).iteration
+        self._evaluated = agent_of(pl_module).iteration
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if agent_of(trainer).iteration == 0:
+        if agent_of(pl_module).iteration == 0:
             _evaluate(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._evaluated != agent_of(trainer).iteration:
+        if self._evaluated != agent_of(pl_module).iteration:
             _evaluate(trainer)
 
 

@@ -61,7 +61,7 @@ class KLControl(AgentCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            agent_of(trainer).needs_reference = True
+            agent_of(pl_module).needs_reference = True
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         assert scores.ref_logprobs is not None

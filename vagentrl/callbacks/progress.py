@@ -82,7 +82,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         due = self._evaluated or now - self._written >= self.seconds_between_lines
         if self._bar.disable and self._enabled and due:
             self._evaluated, self._written = False, now
-            iteration = agent_of(trainer).iteration
+            iteration = agent_of(trainer.lightning_module).iteration
             numbers = (f"{name} {value}" for name, value in shown.items())
             line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
             tqdm.write(line, file=sys.stderr)
@@ -101,7 +101,7 @@ class IterationProgress(ProgressBar, AgentCallback):
             self._stage(f"evaluate {self._ended}/{wanted}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.n = self._bar.initial = agent_of(trainer).iteration
+        self._bar.n = self._bar.initial = agent_of(pl_module).iteration
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
@@ -119,7 +119,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._stage(f"update {batch_idx + 1}/{trainer.num_training_batches}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.n = agent_of(trainer).iteration
+        self._bar.n = agent_of(pl_module).iteration
         self._numbers(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -39,7 +39,7 @@ class RunSummary(Callback):
             return
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
         wanted = {k: v for k, v in metrics.items() if k.startswith(("val/", "time/evaluate"))}
-        self._evaluations.append(_record(agent_of(trainer).iteration, wanted))
+        self._evaluations.append(_record(agent_of(pl_module).iteration, wanted))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._update_started = time.perf_counter()
@@ -56,7 +56,7 @@ class RunSummary(Callback):
         if trainer.is_last_batch:
             update = {"time/update": time.perf_counter() - self._update_started}
             report = rollouts_of(trainer).report
-            self._iterations.append(_record(agent_of(trainer).iteration + 1, report | update))
+            self._iterations.append(_record(agent_of(pl_module).iteration + 1, report | update))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = run_folder(trainer)

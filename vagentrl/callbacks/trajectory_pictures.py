@@ -41,12 +41,12 @@ class TrajectoryPictures(Callback):
         self.episodes = episodes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration = agent_of(trainer).iteration
+        iteration = agent_of(pl_module).iteration
         if iteration % self.every_n_iterations == 0:
             self._draw(trainer, iteration, "rollout", rollouts_of(trainer).trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration = agent_of(trainer).iteration
+        iteration = agent_of(pl_module).iteration
         for name, trajectories in rollouts_of(trainer).evaluated.items():
             where = "val" if name == TRAIN else f"val/{name}"
             self._draw(trainer, iteration, where, trajectories)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 import torch
-from lightning import LightningModule, Trainer
+from lightning import LightningModule
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -459,17 +459,19 @@ class AgentModule(LightningModule):
         }
 
 
-def agent_of(trainer: Trainer) -> AgentModule:
+def agent_of(module: LightningModule | None) -> AgentModule:
     """The agent that a trainer trains or evaluates.
 
+    Args:
+        module: What the trainer was given.
+
     Raises:
-        ConfigError: When the trainer has a module of another kind.
+        ConfigError: When that is a module of another kind.
     """
-    agent = trainer.lightning_module
-    if not isinstance(agent, AgentModule):
+    if not isinstance(module, AgentModule):
         raise ConfigError(
-            f"the trainer's module is of type {type(agent).__name__}, but a RolloutDataModule "
+            f"the trainer's module is of type {type(module).__name__}, but a RolloutDataModule "
             "plays the episodes of an agent; call trainer.fit(agent, datamodule=data) with a "
             "vagentrl.AgentModule"
         )
-    return agent
+    return module
