@@ -13,7 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 from vagentrl import ranks
-from vagentrl.advantages import AdvantageEstimator
+from vagentrl.advantages import AdvantageEstimator, CriticEstimator
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
 from vagentrl.engines.base import Engine, Sampling
@@ -29,7 +29,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.source import TRAIN, EpisodeSource, mix
 from vagentrl.rollout.workers import WorkerPool, traits
-from vagentrl.types import RolloutBatch, Scores, Trajectory
+from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
@@ -49,6 +49,9 @@ class RolloutDataModule(LightningDataModule):
         group_size: Episodes from each of them (N).
         turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
             episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
+        at_limit: What it means to an episode that the environment's limit or a full context stops
+            it: the ``end`` of the task, after which nothing has value, or a cut, after which the
+            critic's value is taken (``bootstrap``). A batch that ends first is always a cut.
         filter: Which groups are worth a gradient.
         minibatch_size: Rows in one optimizer step, of all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
@@ -78,6 +81,7 @@ class RolloutDataModule(LightningDataModule):
         groups: int = 16,
         group_size: int = 8,
         turns: int | None = None,
+        at_limit: AtLimit = "end",
         filter: GroupFilter = KeepAll(),  # noqa: B008 (frozen)
         minibatch_size: int = 32,
         micro_batch_size: int = 8,
@@ -106,6 +110,7 @@ class RolloutDataModule(LightningDataModule):
         self.groups = groups
         self.group_size = group_size
         self.turns = turns
+        self.at_limit: AtLimit = at_limit
         self.filter = filter
         self.minibatch_size = minibatch_size
         self.micro_batch_size = micro_batch_size
@@ -198,7 +203,12 @@ class RolloutDataModule(LightningDataModule):
                     type(self.filter).__name__,
                 )
                 return NoMinibatches()
-            collected = collate(kept, self.renderer, temperature=self.sampling.temperature)
+            collected = collate(
+                kept,
+                self.renderer,
+                temperature=self.sampling.temperature,
+                at_limit=self.at_limit,
+            )
             collected, earlier = collected.to(agent.device), None
         else:  # what was collected for all rounds of a warm-up
             started, self.report = time.perf_counter(), {}
@@ -350,6 +360,26 @@ class RolloutDataModule(LightningDataModule):
             raise ConfigError(
                 f"data.turns is {self.turns} and model.advantage is {name}, which needs episodes "
                 "from start to end; choose an estimator with a critic, or leave data.turns out"
+            )
+        if self.at_limit == "bootstrap":
+            self._check_bootstrap(estimator)
+
+    def _check_bootstrap(self, estimator: AdvantageEstimator) -> None:
+        name = type(estimator).__name__
+        if not estimator.needs_critic:
+            raise ConfigError(
+                f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no "
+                "critic's value to go on with; set data.at_limit to end, or choose an estimator "
+                "with a critic"
+            )
+        if isinstance(estimator, CriticEstimator) and estimator.undiscounted:
+            log.warning(
+                "data.at_limit is 'bootstrap' and model.advantage is %s with %s 1, so the task is "
+                "undiscounted and has no end: success later counts as much as success now, and "
+                "the advantages can shrink to 0; give a discount below 1, or set data.at_limit to "
+                "end",
+                name,
+                " and ".join(estimator.turn_discounts),
             )
 
     def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
