@@ -22,6 +22,11 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+HEADER = """\
+| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |
+|---|---|---|---|---|---|---|"""
+"""Of the table that `row` gives the rows of."""
+
 
 def load(pattern: str) -> list[dict]:
     """The summaries of the runs that a pattern matches."""
@@ -69,10 +74,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="LABEL=PATTERN")
     arguments = parser.parse_args()
     recipes = {label: load(pattern) for label, pattern in (r.split("=", 1) for r in arguments.runs)}
-    print(
-        "| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print(HEADER)
     for label, runs in recipes.items():
         print(row(label, runs))
     if arguments.figure is None:
