@@ -22,11 +22,6 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-HEADER = """\
-| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |
-|---|---|---|---|---|---|---|"""
-"""Of the table that `row` gives the rows of."""
-
 
 def load(pattern: str) -> list[dict]:
     """The summaries of the runs that a pattern matches."""
@@ -74,7 +69,10 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="LABEL=PATTERN")
     arguments = parser.parse_args()
     recipes = {label: load(pattern) for label, pattern in (r.split("=", 1) for r in arguments.runs)}
-    print(HEADER)
+    print(
+        "| recipe | seeds | held-out before | held-out after | each seed | iterations | minutes |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for label, runs in recipes.items():
         print(row(label, runs))
     if arguments.figure is None:

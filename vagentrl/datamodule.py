@@ -49,9 +49,9 @@ class RolloutDataModule(LightningDataModule):
         group_size: Episodes from each of them (N).
         turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
             episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
-        at_limit: What it means to an episode that the environment's limit or a full context stops
-            it: the ``end`` of the task, after which nothing has value, or a cut, after which the
-            critic's value is taken (``bootstrap``). A batch that ends first is always a cut.
+        at_limit: Whether the environment's limit on turns or actions, or a full context, is the
+            ``end`` of the task, after which nothing has value, or a cut, after which estimators
+            ``bootstrap`` from the critic. A batch that ends first (``turns``) is always a cut.
         filter: Which groups are worth a gradient.
         minibatch_size: Rows in one optimizer step, of all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
