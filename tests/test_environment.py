@@ -148,6 +148,25 @@ def test_every_reward_is_scaled():
     assert played("", format_penalty=1, reward_scale=0.5)[0].reward == -0.5
 
 
+def test_every_observation_can_say_how_many_turns_are_left():
+    env = Corridor(turn_limit=3, show_turns_left=True, feedback=True)
+    assert env.reset(0).text == "at 0\nTurns left: 3."
+    assert env.step(Reply("", actions=("Right",))).observation.text == "at 1\nTurns left: 2."
+    assert env.step(Reply("", problem="no end")).observation.text == (
+        "Your reply was wrong: no end.\nat 1\nTurns left: 1."
+    )
+    assert env.step(Reply("", actions=("Left",))).observation.text == "at 0\nTurns left: 0."
+    assert env.reset(0).text == "at 0\nTurns left: 3."
+
+
+def test_every_observation_can_say_how_many_actions_are_left():
+    limits = {"turn_limit": 3, "actions_per_turn": 2, "actions_per_episode": 5}
+    env = Corridor(show_turns_left=True, **limits)
+    assert env.reset(0).text == "at 0\nTurns left: 3. Actions left: 5."
+    result = env.step(Reply("", actions=("Left", "Right")))
+    assert result.observation.text == "at 1\nTurns left: 2. Actions left: 3."
+
+
 def test_a_reply_outside_an_episode_is_refused():
     with pytest.raises(EnvError, match="call reset"):
         Corridor().step(Reply("", actions=("Right",)))

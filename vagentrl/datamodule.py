@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 from vagentrl import ranks
-from vagentrl.advantages import AdvantageEstimator
+from vagentrl.advantages import AdvantageEstimator, CriticEstimator
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
 from vagentrl.engines.base import Engine, Sampling
@@ -30,7 +30,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource, mix
 from vagentrl.rollout.workers import WorkerPool, traits
-from vagentrl.types import RolloutBatch, Scores, Trajectory
+from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,9 @@ class RolloutDataModule(Rollouts):
         group_size: Episodes from each of them (N).
         turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
             episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
+        at_limit: Whether the environment's limit on turns or actions, or a full context, is the
+            ``end`` of the task, after which nothing has value, or a cut, after which estimators
+            ``bootstrap`` from the critic. A batch that ends first (``turns``) is always a cut.
         filter: Which groups are worth a gradient.
         minibatch_size: Rows in one optimizer step, of all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
@@ -76,6 +79,7 @@ class RolloutDataModule(Rollouts):
         groups: int = 16,
         group_size: int = 8,
         turns: int | None = None,
+        at_limit: AtLimit = "end",
         filter: GroupFilter = KeepAll(),  # noqa: B008 (frozen)
         minibatch_size: int = 32,
         micro_batch_size: int = 8,
@@ -104,6 +108,7 @@ class RolloutDataModule(Rollouts):
         self.groups = groups
         self.group_size = group_size
         self.turns = turns
+        self.at_limit: AtLimit = at_limit
         self.filter = filter
         self.minibatch_size = minibatch_size
         self.micro_batch_size = micro_batch_size
@@ -199,7 +204,12 @@ class RolloutDataModule(Rollouts):
                     type(self.filter).__name__,
                 )
                 return NoMinibatches()
-            collected = collate(kept, self.renderer, temperature=self.sampling.temperature)
+            collected = collate(
+                kept,
+                self.renderer,
+                temperature=self.sampling.temperature,
+                at_limit=self.at_limit,
+            )
             collected, earlier = collected.to(agent.device), None
         else:  # all rounds of a warm-up learn from one batch
             started, self.report = time.perf_counter(), {}
@@ -368,6 +378,26 @@ class RolloutDataModule(Rollouts):
             raise ConfigError(
                 f"data.turns is {self.turns} and model.advantage is {name}, which needs episodes "
                 "from start to end; choose an estimator with a critic, or leave data.turns out"
+            )
+        if self.at_limit == "bootstrap":
+            self._check_bootstrap(estimator)
+
+    def _check_bootstrap(self, estimator: AdvantageEstimator) -> None:
+        name = type(estimator).__name__
+        if not estimator.needs_critic:
+            raise ConfigError(
+                f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no "
+                "critic's value to go on with; set data.at_limit to end, or choose an estimator "
+                "with a critic"
+            )
+        if isinstance(estimator, CriticEstimator) and estimator.undiscounted:
+            log.warning(
+                "data.at_limit is 'bootstrap' and model.advantage is %s with %s 1, so the task is "
+                "undiscounted and has no end: success later counts as much as success now, and "
+                "the advantages can shrink to 0; give a discount below 1, or set data.at_limit to "
+                "end",
+                name,
+                " and ".join(estimator.turn_discounts),
             )
 
     def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:

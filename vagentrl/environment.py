@@ -137,6 +137,9 @@ class ActionEnvironment(Environment):
         invalid_penalty: Subtracted for each unknown action.
         reward_scale: Multiplies every reward and penalty.
         feedback: Whether the next observation says what was wrong with the reply.
+        show_turns_left: Whether every observation says how many turns are left, and how many
+            actions where `actions_per_episode` limits them. The agent and the critic then see how
+            near the limit is, whatever the context shows of the past.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class ActionEnvironment(Environment):
         invalid_penalty: float = 0.0,
         reward_scale: float = 1.0,
         feedback: bool = False,
+        show_turns_left: bool = False,
     ) -> None:
         super().__init__(format)
         self.action_names = tuple(action_names)
@@ -167,6 +171,7 @@ class ActionEnvironment(Environment):
         self.invalid_penalty = invalid_penalty
         self.reward_scale = reward_scale
         self.feedback = feedback
+        self.show_turns_left = show_turns_left
         self._check()
         self._over = True
         self._solved = False
@@ -197,8 +202,7 @@ class ActionEnvironment(Environment):
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         self._start(seed, transition_seed)
-        self._begin()
-        return self._observe()
+        return self._begin()
 
     def step(self, reply: Reply) -> StepResult:
         if self._over:
@@ -234,10 +238,21 @@ class ActionEnvironment(Environment):
             },
         )
 
-    def _begin(self) -> None:
-        """Start counting a new episode."""
+    def _begin(self) -> Observation:
+        """Start counting a new episode, and show how it starts."""
         self._over = self._solved = False
         self._turns = self._actions = 0
+        return self._show()
+
+    def _show(self) -> Observation:
+        """What the agent sees now, and what is left of the limits if it is told."""
+        observation = self._observe()
+        if not self.show_turns_left:
+            return observation
+        left = f"Turns left: {self.turn_limit - self._turns}."
+        if self.actions_per_episode is not None:
+            left += f" Actions left: {self.actions_per_episode - self._actions}."
+        return replace(observation, text=f"{observation.text}\n{left}")
 
     def _asked(self, reply: Reply) -> list[str | None]:
         """The actions of the turn in our spelling, None where unknown."""
@@ -253,7 +268,7 @@ class ActionEnvironment(Environment):
 
     def _answer(self, reply: Reply, unknown: bool) -> Observation:
         """The next observation, after a word on the reply if feedback is wanted."""
-        observation = self._observe()
+        observation = self._show()
         if not self.feedback or (reply.problem is None and not unknown):
             return observation
         # never the agent's own words: they may hold anything, even an image placeholder

@@ -29,6 +29,8 @@ Finish = Literal["stop", "length"]
 Representation = Literal["natural", "structured", "symbolic"]
 ClaimKind = Literal["observation", "prediction"]
 Stop = Literal["terminated", "truncated", "cut", "failed"]
+AtLimit = Literal["end", "bootstrap"]
+"""What a limit is to a truncated episode: the end of the task, or a cut with a value after it."""
 
 
 # ---------------------------------------------------------------- between agent and environment
@@ -85,10 +87,11 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next; kept also at the end, to bootstrap from.
+        observation: What the agent sees next; kept also at the end, where a critic may read on.
         reward: Reward of the turn.
         terminated: The task is over: nothing of value can follow.
-        truncated: A limit ended the episode; what would have followed has value.
+        truncated: A limit ended the episode. `data.at_limit` says whether what would have
+            followed has value.
         metrics: Numbers about the turn. ``success`` (0 or 1) is understood everywhere; of all
             others the mean over turns is reported under ``rollout/`` and ``val/``.
     """
@@ -203,9 +206,9 @@ class Trajectory:
         turns: The exchanges, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
         final_observation: What follows the last turn. None when the episode failed.
-        end: The same as a prompt: the value of a trajectory that did not terminate is read after
-            it. None when there is no room for it in the context; it is then read before the last
-            sampled token.
+        end: The same as a prompt, for a trajectory that did not terminate: the value to bootstrap
+            from is read after it. None when there is no room for it in the context; the value is
+            then read before the last sampled token.
         error: What failed, with the boundary's name.
         transition_seed: Seed of the transitions; with `seed` and the replies, the episode again.
         earlier_turns: Turns of the episode before these, which an earlier batch learned from.
@@ -329,7 +332,7 @@ class RolloutBatch:
         group_ids: ``(N,)`` group of each trajectory.
         policy_version: ``(B,)`` version of the weights that sampled the row.
         bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
-            ``(B, T)``; -1 where the trajectory terminated.
+            ``(B, T)``; -1 where nothing of value follows.
         temperature: What divided the logits at sampling, and so must when training.
         vision: Images, or None without any.
     """

@@ -333,8 +333,7 @@ class FrozenLake(ActionEnvironment):
         """Start an episode on a lake of your own."""
         self._lake, self._player = lake, player
         self._slips = np.random.default_rng(transition_seed)
-        self._begin()
-        return self._observe()
+        return self._begin()
 
     @property
     def lake(self) -> Lake:

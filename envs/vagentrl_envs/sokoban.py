@@ -142,8 +142,7 @@ class Sokoban(ActionEnvironment):
     def start_from(self, room: Room) -> Observation:
         """Start an episode in a room of your own."""
         self._solver, self._position = solve(room)
-        self._begin()
-        return self._observe()
+        return self._begin()
 
     def room(self) -> Room:
         """The room as it is now."""

@@ -67,7 +67,7 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.WAIT, toy.GO], seed=0, images=images),
         toy.play([toy.GO] * 3, seed=2, images=images),
     ]
-    rollout = collate(played, toy.renderer(images), temperature=0.9)
+    rollout = collate(played, toy.renderer(images), temperature=0.9, at_limit="bootstrap")
     return replace(rollout, trajectory_ids=torch.tensor([0, 1, 2, 3, 3, 4, 5]))
 
 

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from tests import toy
 from vagentrl.errors import ShapeError
 from vagentrl.rollout.collate import collate
-from vagentrl.types import Observation, Prompt, Reply, RolloutBatch, Trajectory, Turn
+from vagentrl.types import AtLimit, Observation, Prompt, Reply, RolloutBatch, Trajectory, Turn
 
 
-def batch(*trajectories: Trajectory, images: bool = False) -> RolloutBatch:
-    return collate(trajectories, toy.renderer(images), temperature=0.7)
+def batch(
+    *trajectories: Trajectory, images: bool = False, at_limit: AtLimit = "bootstrap"
+) -> RolloutBatch:
+    return collate(trajectories, toy.renderer(images), temperature=0.7, at_limit=at_limit)
 
 
 def turn(prompt: tuple[int, ...], reply: tuple[int, ...], reward: float) -> Turn:
@@ -120,10 +122,20 @@ def test_without_room_for_a_final_observation_the_value_is_read_before_the_last_
     assert rows.action_mask[0, length - 1]
 
 
-def test_a_cut_trajectory_is_bootstrapped_like_a_truncated_one():
+@pytest.mark.parametrize("at_limit", ["end", "bootstrap"])
+def test_a_cut_trajectory_is_always_bootstrapped(at_limit: AtLimit):
     played = toy.play([toy.WAIT] * 5)
-    cut = batch(replace(played, stop="cut"))
+    cut = batch(replace(played, stop="cut"), at_limit=at_limit)
     assert cut.bootstrap_index.tolist() == batch(played).bootstrap_index.tolist()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_where_the_limit_is_the_end_a_truncated_trajectory_ends_with_its_last_reply(fits: bool):
+    played = toy.play([toy.WAIT] * 5)
+    rows = batch(played if fits else replace(played, end=None), at_limit="end")
+    assert rows.bootstrap_index.tolist() == [-1]
+    sampled = sum(len(turn.prompt.ids) + len(turn.reply_ids) for turn in played.turns)
+    assert rows.attention_mask.sum() == sampled  # nothing is read of what it saw last
 
 
 def test_each_distinct_image_is_stored_once():

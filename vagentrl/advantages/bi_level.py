@@ -58,6 +58,8 @@ class BiLevelGAE(CriticEstimator):
         whiten: Give the batch's advantages zero mean and unit variance.
     """
 
+    turn_discounts = ("turn_gamma",)
+
     def __init__(
         self,
         gamma: float = 1.0,

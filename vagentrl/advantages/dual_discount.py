@@ -43,6 +43,8 @@ class DualDiscountGAE(CriticEstimator):
         whiten: Give the batch's advantages zero mean and unit variance.
     """
 
+    turn_discounts = ("token_gamma", "step_gamma")
+
     def __init__(
         self,
         token_gamma: float = 1.0,

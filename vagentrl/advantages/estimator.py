@@ -37,14 +37,21 @@ class CriticEstimator(AdvantageEstimator):
     Attributes:
         whiten: Give the batch's advantages zero mean and unit variance.
         discounts: What the subclass passes on to its function, by name.
+        turn_discounts: Which of them lie between the value of a turn and that of the next.
     """
 
     needs_critic = True
+    turn_discounts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, whiten: bool, **discounts: float) -> None:
         check_discounts(**discounts)
         self.whiten = whiten
         self.discounts = discounts
+
+    @property
+    def undiscounted(self) -> bool:
+        """Whether a reward counts in full however many turns away it is."""
+        return {self.discounts[name] for name in self.turn_discounts} == {1}
 
     @abstractmethod
     def estimate(

@@ -34,6 +34,8 @@ class MaskedGAE(CriticEstimator):
         whiten: Give the batch's advantages zero mean and unit variance.
     """
 
+    turn_discounts = ("gamma",)
+
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> None:
         super().__init__(whiten, gamma=gamma, lam=lam)
 

@@ -46,6 +46,8 @@ class TurnGAE(CriticEstimator):
         whiten: Give the batch's advantages zero mean and unit variance.
     """
 
+    turn_discounts = ("turn_gamma",)
+
     def __init__(
         self, turn_gamma: float = 0.95, turn_lam: float = 1.0, whiten: bool = True
     ) -> None:

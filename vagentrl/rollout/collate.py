@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.errors import ShapeError
-from vagentrl.types import Observation, Prompt, RolloutBatch, Trajectory, Turn
+from vagentrl.types import AtLimit, Observation, Prompt, RolloutBatch, Trajectory, Turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,7 +53,11 @@ class _Row:
 
 
 def collate(
-    trajectories: Sequence[Trajectory], renderer: Renderer, *, temperature: float
+    trajectories: Sequence[Trajectory],
+    renderer: Renderer,
+    *,
+    temperature: float,
+    at_limit: AtLimit = "end",
 ) -> RolloutBatch:
     """Rows of tokens: a turn whose prompt is a whole context begins one, others continue it.
 
@@ -61,6 +65,7 @@ def collate(
         trajectories: Episodes with at least one turn each; failed ones do not belong here.
         renderer: Encodes the images.
         temperature: What the replies were sampled with.
+        at_limit: Whether a truncated trajectory is bootstrapped; a cut one always is.
 
     Raises:
         ShapeError: When there is no trajectory, or a failed one.
@@ -69,7 +74,7 @@ def collate(
         raise ShapeError(
             "there are no trajectories to learn from; let fewer be filtered out, or play more"
         )
-    rows, ends = _rows(trajectories)
+    rows, ends = _rows(trajectories, at_limit)
     # One column more than the longest row: the value after a row's last token has a place to be.
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
@@ -96,9 +101,10 @@ def collate(
 
 
 def _rows(
-    trajectories: Sequence[Trajectory],
+    trajectories: Sequence[Trajectory], at_limit: AtLimit
 ) -> tuple[list[_Row], list[tuple[int, int] | None]]:
     """All rows, and for each trajectory the row and column to bootstrap from, if any."""
+    final = ("terminated", "truncated") if at_limit == "end" else ("terminated",)
     states: dict[tuple[int, bytes], int] = {}
     rows: list[_Row] = []
     ends: list[tuple[int, int] | None] = []
@@ -114,7 +120,7 @@ def _rows(
             seen = (trajectory.group_id, _fingerprint(turn.observation))
             rows[-1].prompt(turn.prompt)
             rows[-1].reply(turn, turn_number, states.setdefault(seen, len(states)))
-        if trajectory.stop == "terminated":
+        if trajectory.stop in final:
             ends.append(None)
         elif trajectory.end is None:
             ends.append((len(rows) - 1, len(rows[-1].input_ids) - 1))
