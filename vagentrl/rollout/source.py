@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.engines.base import Sampling
-from vagentrl.environment import train_seed
+from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import EnvironmentSlot, Episode, OnEnd, OnTurn
 from vagentrl.rollout.report import episode_report
@@ -128,14 +129,18 @@ class EpisodeSource:
     ) -> tuple[list[Trajectory], dict[str, float]]:
         """Play episodes with the newest weights, to look at and not to learn from.
 
+        A seed that occurs again differs in the randomness of transitions and of sampling.
+
         Returns:
             The episodes, and what callbacks have to report of them.
         """
         data = self._data
-        episodes = [
-            Episode(environment, seed, number, mix(seed, 4), agent.iteration)
-            for number, seed in enumerate(seeds)
-        ]
+        played: Counter[int] = Counter()
+        episodes: list[Episode] = []
+        for number, seed in enumerate(seeds):
+            private_seed = mix(seed, 4, played[seed])
+            episodes.append(Episode(environment, seed, number, private_seed, agent.iteration))
+            played[seed] += 1
         play = partial(data.collector.collect, ranks.shard(episodes))
         self.wait()  # for what was begun with older weights
         self._sync(agent)
@@ -168,7 +173,7 @@ class EpisodeSource:
         return [
             Episode(
                 TRAIN,
-                seed=train_seed(mix(seed, iteration, 2, group)),
+                seed=seed_of("train", mix(seed, iteration, 2, group)),
                 group_id=group,
                 private_seed=mix(seed, iteration, 3, group, member),
                 iteration=iteration,
@@ -181,7 +186,7 @@ class EpisodeSource:
         seed = self._data.seed
         return Episode(
             TRAIN,
-            seed=train_seed(mix(seed, 5, slot, number)),
+            seed=seed_of("train", mix(seed, 5, slot, number)),
             group_id=slot,
             private_seed=mix(seed, 6, slot, number),
         )
