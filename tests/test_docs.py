@@ -31,7 +31,9 @@ def test_nothing_is_left_to_be_filled_in(page: Path):
 
 def test_the_layers_in_contributing_are_those_that_import_linter_checks():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    (contract,) = [c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    (contract,) = [
+        c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers"
+    ]
     checked = [set(line.strip("()").split(" | ")) for line in contract["layers"]]
     checked.remove({"__main__"})
     page = (ROOT / "docs" / "CONTRIBUTING.md").read_text()

@@ -16,7 +16,7 @@ from vagentrl.advantages import AdvantageEstimator, CriticEstimator
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
 from vagentrl.engines.base import Engine, Sampling
-from vagentrl.environment import Environment, held_out_seed
+from vagentrl.environment import Environment, Split
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.losses import PolicyLoss
@@ -25,6 +25,7 @@ from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.held_out import held_out_seeds
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
@@ -39,7 +40,7 @@ class RolloutDataModule(Rollouts):
     """Turns episodes that the current policy plays into minibatches.
 
     Args:
-        env: Environment to train on, and to evaluate on under held-out seeds.
+        env: Environment to train on, and to evaluate on under validation and test seeds.
         engine: Samples the replies.
         sampling: How replies are sampled in training.
         context: What the model sees of the past when it replies.
@@ -56,7 +57,8 @@ class RolloutDataModule(Rollouts):
             only.
         passes: Passes over a collected batch (k; 1 is fully online).
         val_envs: More environments to evaluate on, by name.
-        val_episodes: Held-out episodes of each environment in an evaluation.
+        val_episodes: Episodes of each environment in a validation, and in a test. They start from
+            different states, as far as there are enough and the environment tells them.
         val_sampling: How replies are sampled in evaluations; None: as in training at T = 0.5.
         workers: Run environments in threads, or each in a process of its own.
         max_workers: Episodes that are played at once, on each rank.
@@ -126,6 +128,7 @@ class RolloutDataModule(Rollouts):
         self.trajectories = []
         self.evaluated = {}
         self._check_settings()
+        self._seeds: dict[tuple[Split, str], tuple[int, ...]] = {}
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
@@ -257,17 +260,31 @@ class RolloutDataModule(Rollouts):
     # ------------------------------------------------------------------------------ evaluation
 
     def val_dataloader(self) -> DataLoader:
-        """Each environment's name with its held-out seeds, the same in every evaluation."""
-        seeds = tuple(held_out_seed(index) for index in range(self.val_episodes))
-        return DataLoader([(name, seeds) for name in self.environments], batch_size=None)  # pyright: ignore
+        """Each environment's name with the seeds of its validation episodes."""
+        return self._held_out("validation")
 
-    test_dataloader = val_dataloader
+    def test_dataloader(self) -> DataLoader:
+        """Each environment's name with the seeds of its test episodes."""
+        return self._held_out("test")
+
+    def _held_out(self, split: Split) -> DataLoader:
+        """The same seeds in every evaluation of the run."""
+        self.source.wait()  # until the workers are free
+        for name, pool in self.collector.pools.items():
+            if (split, name) not in self._seeds:
+                self._seeds[split, name] = held_out_seeds(pool, split, self.val_episodes)
+        evaluations = [(name, self._seeds[split, name]) for name in self.environments]
+        return DataLoader(evaluations, batch_size=None)  # pyright: ignore
 
     def evaluate(
-        self, environment: str, seeds: Sequence[int], agent: AgentModule
+        self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
     ) -> dict[str, float]:
-        """Play held-out episodes; the trained environment reports under ``val/``, others under
-        ``val/NAME/``."""
+        """Play held-out episodes.
+
+        Returns:
+            The metrics to log: under ``val/`` (or another prefix) for the trained environment,
+            under ``val/NAME/`` for others.
+        """
         trajectories, report = self.source.evaluate(
             environment,
             seeds,
@@ -277,7 +294,8 @@ class RolloutDataModule(Rollouts):
             version=agent.iteration,
         )
         self.evaluated[environment] = trajectories
-        prefix = "val/" if environment == TRAIN else f"val/{environment}/"
+        report["distinct_states"] = float(len({t.seed for t in trajectories if t.error is None}))
+        prefix = f"{prefix}/" if environment == TRAIN else f"{prefix}/{environment}/"
         own = {prefix + name: value for name, value in report.items()}
         return episode_report(trajectories, prefix) | own
 

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vagentrl.cli import doctor
-from vagentrl.cli.main import main
+from vagentrl.cli import doctor, main
 from vagentrl.models.load import load_model
 
 

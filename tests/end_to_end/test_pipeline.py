@@ -35,8 +35,8 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
         threads.append((iteration.number, threading.current_thread().name.partition("_")[0]))
         return collect(source, iteration, hooks)
 
-    def watched_evaluation(name: str, seeds: Any, agent: Any) -> dict[str, float]:
-        metrics = evaluate(name, seeds, agent)
+    def watched_evaluation(name: str, seeds: Any, agent: Any, prefix: str) -> dict[str, float]:
+        metrics = evaluate(name, seeds, agent, prefix)
         evaluated.append((agent.iteration, engine.policy_version))
         return metrics
 

@@ -46,9 +46,15 @@ class TrajectoryPictures(Callback):
             self._draw(trainer, iteration, "rollout", rollouts_of(trainer).trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._draw_evaluated(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._draw_evaluated(trainer, pl_module, "test")
+
+    def _draw_evaluated(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> None:
         iteration = agent_of(pl_module).iteration
         for name, trajectories in rollouts_of(trainer).evaluated.items():
-            where = "val" if name == TRAIN else f"val/{name}"
+            where = prefix if name == TRAIN else f"{prefix}/{name}"
             self._draw(trainer, iteration, where, trajectories)
 
     def _draw(

@@ -415,15 +415,18 @@ class AgentModule(LightningModule):
     # ------------------------------------------------------------------------------ evaluation
 
     def validation_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
-        environment, seeds = batch
-        started = time.perf_counter()
-        metrics = rollouts_of(self.trainer).evaluate(environment, seeds, self)
-        self.log_dict(metrics, batch_size=1)
-        seconds = time.perf_counter() - started
-        self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
+        self._evaluate(batch, "val")
 
     def test_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
-        self.validation_step(batch, batch_idx)
+        self._evaluate(batch, "test")
+
+    def _evaluate(self, batch: tuple[str, tuple[int, ...]], prefix: str) -> None:
+        environment, seeds = batch
+        started = time.perf_counter()
+        report = rollouts_of(self.trainer).evaluate(environment, seeds, self, prefix)
+        self.log_dict(report, batch_size=1)
+        seconds = time.perf_counter() - started
+        self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
         self.log("step", float(self.iteration))

@@ -47,9 +47,9 @@ class Rollouts(LightningDataModule):
 
     @abstractmethod
     def evaluate(
-        self, environment: str, seeds: Sequence[int], agent: AgentModule
+        self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
     ) -> dict[str, float]:
-        """Play held-out episodes; returns their metrics."""
+        """Play held-out episodes; returns their metrics, with names that start with the prefix."""
 
 
 def rollouts_of(trainer: Trainer) -> Rollouts:

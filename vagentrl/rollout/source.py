@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.engines.base import Sampling
-from vagentrl.environment import train_seed
+from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
 from vagentrl.rollout.report import episode_report
@@ -211,13 +212,17 @@ class EpisodeSource:
             hooks: What is told of the episodes.
             version: Number of completed iterations, the version of the policy's weights.
 
+        A seed that occurs again differs in the randomness of transitions and of sampling.
+
         Returns:
             The trajectories of all ranks, and the metrics that the hooks added.
         """
-        episodes = [
-            Episode(environment, seed, number, mix(seed, 4), version)
-            for number, seed in enumerate(seeds)
-        ]
+        played: Counter[int] = Counter()
+        episodes: list[Episode] = []
+        for number, seed in enumerate(seeds):
+            private_seed = mix(seed, 4, played[seed])
+            episodes.append(Episode(environment, seed, number, private_seed, version))
+            played[seed] += 1
         play = partial(self.collector.collect, ranks.shard(episodes))
         self.wait()  # the engine may still be sampling from older weights
         self._sync(policy, version)
@@ -250,7 +255,7 @@ class EpisodeSource:
         return [
             Episode(
                 TRAIN,
-                seed=train_seed(mix(seed, batch, 2, group)),
+                seed=seed_of("train", mix(seed, batch, 2, group)),
                 group_id=group,
                 private_seed=mix(seed, batch, 3, group, member),
                 iteration=batch,
@@ -263,7 +268,7 @@ class EpisodeSource:
         seed = self.plan.seed
         return Episode(
             TRAIN,
-            seed=train_seed(mix(seed, 5, slot, number)),
+            seed=seed_of("train", mix(seed, 5, slot, number)),
             group_id=slot,
             private_seed=mix(seed, 6, slot, number),
         )

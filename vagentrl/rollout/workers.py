@@ -14,12 +14,12 @@ import pickle
 import queue
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from vagentrl.environment import Environment, train_seed
+from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import ReplyFormat
 from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
@@ -40,8 +40,14 @@ def reset(
 
 def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     """The system prompt, the reply format and the true state at the start of some episode."""
-    environment.reset(train_seed(0))
+    environment.reset(seed_of("train", 0))
     return environment.system_prompt(), environment.format, environment.state()
+
+
+def initial_state(environment: Environment, seed: int) -> Hashable | None:
+    """The state that a seed starts from at the beginning of training; None where it is unknown."""
+    environment.at_iteration(0)
+    return environment.initial_state(seed)
 
 
 def traits(environment: Environment) -> tuple[bool, float]:
