@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightning import LightningDataModule
 from lightning.pytorch.strategies import DDPStrategy
@@ -22,6 +22,8 @@ from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
+from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
@@ -30,9 +32,6 @@ from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.source import TRAIN, EpisodeSource, mix
 from vagentrl.rollout.workers import WorkerPool, traits
 from vagentrl.types import RolloutBatch, Scores, Trajectory
-
-if TYPE_CHECKING:
-    from vagentrl.modules.agent import AgentModule
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +126,15 @@ class RolloutDataModule(LightningDataModule):
         """The episodes of the last evaluation, by environment."""
         self._check_settings()
         self.source = EpisodeSource(self)
+        self._policy: str | None = None  # set up for it
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
     def setup(self, stage: str) -> None:
+        check_trainer(self.trainer, stage)  # pyright: ignore
+        self._check_agent()
+        self._loader = self._warmup = None  # of an earlier run, perhaps of another module
+        self.source.forget()
         if hasattr(self, "renderer"):
             return
         if ranks.world_size() > 1:
@@ -168,6 +172,9 @@ class RolloutDataModule(LightningDataModule):
         for pool in self.collector.pools.values():
             pool.close()
 
+    def on_exception(self, exception: BaseException) -> None:
+        self.trainer.accumulate_grad_batches = 1  # pyright: ignore
+
     @property
     def _agent(self) -> AgentModule:
         return self.trainer.lightning_module  # pyright: ignore
@@ -177,6 +184,14 @@ class RolloutDataModule(LightningDataModule):
     def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
         """Collect an iteration's episodes with the current policy, and score them."""
         agent = self._agent
+        if agent.iteration >= agent.total_iterations:
+            log.warning(
+                "%d of %d iterations are done, so nothing is played and nothing learned; raise "
+                "trainer.max_epochs (in Python, trainer.fit_loop.max_epochs)",
+                agent.iteration,
+                agent.total_iterations,
+            )
+            return NoMinibatches()
         if self._loader is None or self._loader[0] != agent.iteration:  # a resume asks twice
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
@@ -278,6 +293,23 @@ class RolloutDataModule(LightningDataModule):
             self._check_staleness()
         if not isinstance(self.filter, KeepAll):
             self._check_filter()
+
+    def _check_agent(self) -> None:
+        """Refuse modules that cannot learn from these episodes."""
+        module = self.trainer.lightning_module  # pyright: ignore
+        if not isinstance(module, AgentModule):
+            raise ConfigError(
+                f"RolloutDataModule plays episodes for an AgentModule, and the trainer was given a "
+                f"{type(module).__name__}: call trainer.fit(AgentModule(...), data)"
+            )
+        policy = f"{module.policy_name} (adapter: {module.lora})"
+        if self._policy not in (None, policy):
+            raise ConfigError(
+                f"this RolloutDataModule has the engine and the tokenizer of {self._policy}, and "
+                f"the module's policy is {policy}; make another RolloutDataModule for it, with an "
+                "engine of its own"
+            )
+        self._policy = policy
 
     def _check_ranks(self, count: int) -> None:
         strategy = self.trainer.strategy  # pyright: ignore

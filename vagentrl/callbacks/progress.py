@@ -81,9 +81,9 @@ class IterationProgress(ProgressBar, AgentCallback):
         due = self._evaluated or now - self._written >= self.seconds_between_lines
         if self._bar.disable and self._enabled and due:
             self._evaluated, self._written = False, now
-            iteration: int = trainer.lightning_module.iteration  # pyright: ignore
+            agent: Any = trainer.lightning_module
             numbers = (f"{name} {value}" for name, value in shown.items())
-            line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
+            line = "  ".join([f"iteration {agent.iteration}/{agent.total_iterations}", *numbers])
             tqdm.write(line, file=sys.stderr)
 
     # ---------------------------------------------------------------------- what moves the line
@@ -101,6 +101,7 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._bar.n = self._bar.initial = pl_module.iteration  # pyright: ignore
+        self._bar.total = pl_module.total_iterations  # pyright: ignore
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0

@@ -11,6 +11,7 @@ from vagentrl.callbacks import AgentCallback
 from vagentrl.cli.memory import Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.trainer_checks import check_trainer
 
 
 class _CheckCLI(VagentCLI):
@@ -44,7 +45,7 @@ def run_check(args: Sequence[str]) -> None:
         if isinstance(callback, AgentCallback) and not isinstance(callback, ProgressBar):
             callback.setup(cli.trainer, agent, "fit")
     agent.trainer = cli.trainer
-    agent.setup("fit")
+    check_trainer(cli.trainer, "fit")
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())

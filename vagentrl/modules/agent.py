@@ -31,12 +31,12 @@ from vagentrl.modules.checks import (
     check_finite,
     check_fits,
     check_resumable,
-    check_trainer,
     half_precision,
 )
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
+from vagentrl.modules.trainer_checks import check_data, check_trainer
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,8 @@ class AgentModule(LightningModule):
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
-        self.iteration = 0  # those whose update is done
+        self.iteration = 0  # completed iterations
+        self.first_iteration = 0  # the first of this trainer: another may have trained before
         self.warmup = Warmup()
         self.needs_reference = False
         self._skipped = 0  # steps in a row
@@ -124,17 +125,21 @@ class AgentModule(LightningModule):
             )
 
     def setup(self, stage: str) -> None:
-        if stage == "fit":
-            check_trainer(self.trainer, self.optimizer_settings.final_lr_scale)
+        check_data(self.trainer)
+        check_trainer(self.trainer, stage)
+        epochs = self.trainer.fit_loop.epoch_progress.current.processed
+        self.first_iteration = self.iteration - epochs
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
             deepspeed.prepare(self.trainer, self.trainer.strategy)
 
     # ------------------------------------------------------------------------------- the models
 
     def configure_model(self) -> None:
-        if hasattr(self, "actor"):
-            return
-        self.build(self.trainer.datamodule.renderer.banned_ids)  # pyright: ignore
+        banned_ids: frozenset[int] = self.trainer.datamodule.renderer.banned_ids  # pyright: ignore
+        if not hasattr(self, "actor"):
+            self.build(banned_ids)
+        elif self.needs_reference and self.reference is None:  # none was needed before
+            self.reference = self._build_reference(banned_ids)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
         """Make the models.
@@ -143,8 +148,30 @@ class AgentModule(LightningModule):
             banned_ids: Tokens that the engine never samples.
             meta: Build them on the meta device, without weights.
         """
-        load = partial(
-            load_model,
+        policy = self._load(meta=meta)
+        self.actor = ActorModule(policy, banned_ids)
+        self.critic = None
+        if self.advantage.needs_critic:
+            backbone = (
+                cast(PreTrainedModel, self._load(meta=meta).base_model)
+                if self.critic_kind == "own"
+                else None
+            )
+            self.critic = CriticModule(policy, backbone)
+        self.reference = None
+        if self.needs_reference:
+            self.reference = self._build_reference(banned_ids, meta=meta)
+
+    def _build_reference(
+        self, banned_ids: frozenset[int], *, meta: bool = False
+    ) -> ReferenceModule | ActorWithoutAdapter:
+        if self.lora is not None:
+            return ActorWithoutAdapter(self.actor)
+        return ReferenceModule(self._load(meta=meta), banned_ids)
+
+    def _load(self, *, meta: bool) -> PreTrainedModel:
+        """The model to start from."""
+        return load_model(
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
             gradient_checkpointing=self.gradient_checkpointing,
@@ -152,19 +179,6 @@ class AgentModule(LightningModule):
             lora=self.lora,
             meta=meta,
         )
-        policy = load()
-        self.actor = ActorModule(policy, banned_ids)
-        self.critic = None
-        if self.advantage.needs_critic:
-            backbone = (
-                cast(PreTrainedModel, load().base_model) if self.critic_kind == "own" else None
-            )
-            self.critic = CriticModule(policy, backbone)
-        self.reference = None
-        if self.needs_reference and self.lora is None:
-            self.reference = ReferenceModule(load(), banned_ids)
-        elif self.needs_reference:
-            self.reference = ActorWithoutAdapter(self.actor)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         half = half_precision(self)
@@ -182,6 +196,11 @@ class AgentModule(LightningModule):
     def actor_is_training(self) -> bool:
         """Whether this iteration changes the actor; CriticWarmup holds it off."""
         return self.iteration >= self.warmup.rounds
+
+    @property
+    def total_iterations(self) -> int:
+        """Iterations that will be completed when the trainer's ``max_epochs`` are over."""
+        return self.first_iteration + (self.trainer.max_epochs or 0)
 
     def agent_callbacks(self) -> Iterator[AgentCallback]:
         """The trainer's callbacks that take part in an iteration."""
@@ -344,8 +363,9 @@ class AgentModule(LightningModule):
         self._update_started = time.perf_counter()
 
     def _set_learning_rates(self) -> None:
-        total = max(self.trainer.max_epochs or 1, 1)
-        rates = self.optimizer_settings.rates(self.iteration, self.warmup.rounds, total)
+        rates = self.optimizer_settings.rates(
+            self.iteration, self.warmup.rounds, self.total_iterations
+        )
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
             group["lr"] = rates[group["name"]]
@@ -441,6 +461,7 @@ class AgentModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_finite(self)
         checkpoint["iteration"] = self.iteration
+        checkpoint["first_iteration"] = self.first_iteration
         for name in self._as_loaded():
             del checkpoint["state_dict"][name]
 
@@ -448,6 +469,7 @@ class AgentModule(LightningModule):
         if self.trainer.state.fn == "fit":
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
+        self.first_iteration = checkpoint.get("first_iteration", 0)
         if "state_dict" in checkpoint:  # DeepSpeed keeps the weights to itself
             checkpoint["state_dict"] |= self._as_loaded()
             check_fits(checkpoint["state_dict"], self.state_dict())

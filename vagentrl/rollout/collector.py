@@ -17,7 +17,7 @@ from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, traits, reset, step
+from vagentrl.rollout.workers import Worker, WorkerPool, reset, step, traits
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 OnEnd = Callable[[Trajectory], None]

@@ -67,7 +67,7 @@ class EpisodeSource:
         versions = [trajectory.policy_version for trajectory in collection.trajectories]
         staleness = agent.iteration - sum(versions) / len(versions)
         collection.report["rollout/staleness"] = staleness if agent.actor_is_training else 0.0
-        more = agent.iteration + 1 < (agent.trainer.max_epochs or 0)
+        more = agent.iteration + 1 < agent.total_iterations
         if data.staleness and more and agent.actor_is_training:
             collection.report["time/sync"] = self._sync(agent)
             self._ahead = self._background.submit(self.collect, agent, agent.iteration + 1)
@@ -150,6 +150,11 @@ class EpisodeSource:
         """Until nothing is being played ahead."""
         if self._ahead is not None:
             wait([self._ahead])
+
+    def forget(self) -> None:
+        """Drop episodes that were played ahead for a run that did not go on."""
+        self.wait()
+        self._ahead = None
 
     def close(self) -> None:
         self.wait()
