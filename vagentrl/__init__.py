@@ -20,6 +20,7 @@ _HOMES = {
     "Trajectory": "vagentrl.types",
     "Turn": "vagentrl.types",
     "VagentError": "vagentrl.errors",
+    "make_trainer": "vagentrl.trainer",
 }
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

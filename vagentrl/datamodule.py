@@ -23,6 +23,7 @@ from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.rollouts import Rollouts, attached
+from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.held_out import held_out_seeds
@@ -129,15 +130,21 @@ class RolloutDataModule(Rollouts):
         self.evaluated = {}
         self._check_settings()
         self._seeds: dict[tuple[Split, str], tuple[int, ...]] = {}
+        self._policy: str | None = None  # the policy that `setup` has prepared for
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
     def setup(self, stage: str) -> None:
+        trainer = attached(self)
+        check_trainer(trainer, stage)
+        agent = agent_of(trainer.lightning_module)
+        self._check_policy(agent)
+        self._loader = self._warmup = None  # an earlier run, of another module perhaps, left these
         if hasattr(self, "renderer"):
+            self.source.forget()
             return
         if ranks.world_size() > 1:
             self._check_ranks(ranks.world_size())
-        agent = agent_of(attached(self).lightning_module)
         self._check_estimator(agent.advantage)
         self._check_importance(agent.policy_loss)
         self._warn_of_reuse(agent.policy_loss)
@@ -181,12 +188,23 @@ class RolloutDataModule(Rollouts):
         for pool in self.collector.pools.values():
             pool.close()
 
+    def on_exception(self, exception: BaseException) -> None:
+        attached(self).accumulate_grad_batches = 1
+
     # -------------------------------------------------------------------------------- training
 
     def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
         """Collect an iteration's episodes with the current policy, and score them."""
         trainer = attached(self)
         agent = agent_of(trainer.lightning_module)
+        if agent.iteration >= agent.total_iterations:
+            log.warning(
+                "%d of %d iterations are done, so nothing is played and nothing learned; raise "
+                "trainer.max_epochs (in Python, trainer.fit_loop.max_epochs)",
+                agent.iteration,
+                agent.total_iterations,
+            )
+            return NoMinibatches()
         if self._loader is None or self._loader[0] != agent.iteration:  # a resumed run asks twice
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
@@ -240,7 +258,7 @@ class RolloutDataModule(Rollouts):
 
     def _collect(self, agent: AgentModule) -> list[Trajectory]:
         """Play the iteration's episodes; returns those to learn from."""
-        last = agent.iteration + 1 >= (attached(self).max_epochs or 0)
+        last = agent.iteration + 1 >= agent.total_iterations
         upcoming = None if last else agent.warmup.iteration(agent.iteration + 1)
         collection = self.source.next(
             agent.current, agent.actor.policy, agent.hooks, upcoming=upcoming
@@ -324,6 +342,17 @@ class RolloutDataModule(Rollouts):
             self._check_staleness()
         if not isinstance(self.filter, KeepAll):
             self._check_filter()
+
+    def _check_policy(self, agent: AgentModule) -> None:
+        """Refuse an agent whose policy is not the one that `setup` has prepared for."""
+        policy = f"{agent.policy_name} (adapter: {agent.lora})"
+        if self._policy not in (None, policy):
+            raise ConfigError(
+                f"this RolloutDataModule has the engine and the tokenizer of {self._policy}, and "
+                f"the module's policy is {policy}; make another RolloutDataModule for it, with an "
+                "engine of its own"
+            )
+        self._policy = policy
 
     def _check_ranks(self, count: int) -> None:
         strategy = attached(self).strategy

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vagentrl.cli import doctor, main
+from vagentrl.cli import doctor
+from vagentrl.cli.main import main
 from vagentrl.models.load import load_model
 
 

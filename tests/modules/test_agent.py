@@ -50,45 +50,6 @@ def test_numbers_that_cannot_work_are_refused(settings: dict[str, Any], said: st
         AgentModule("tiny-sokoban-text", MaskedGAE(), **settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["--trainer.accumulate_grad_batches=4"], "it follows from data.minibatch_size"),
-        (["--trainer.gradient_clip_algorithm=value"], "gradients are clipped by their norm"),
-        (
-            ["--trainer.max_epochs=-1", "--model.optimizer.final_lr_scale=0.2"],
-            "final_lr_scale is 0.2 and trainer.max_epochs -1",
-        ),
-        (
-            [
-                "--trainer.max_epochs=null",
-                "--trainer.max_steps=8",
-                "--model.optimizer.final_lr_scale=0.2",
-            ],
-            "final_lr_scale is 0.2 and trainer.max_epochs -1",
-        ),
-        (
-            [
-                "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",
-                "--trainer.callbacks.every_n_train_steps=1",
-            ],
-            "set every_n_epochs",
-        ),
-    ],
-    ids=["accumulate", "clip", "endless", "steps", "checkpoints"],
-)
-def test_what_the_trainer_would_not_do_is_refused(settings: list[str], said: str, run_dir: Path):
-    with pytest.raises(ConfigError, match=said):
-        runs.fit(*settings)
-
-
-def test_a_trainer_that_has_fitted_can_fit_again(run_dir: Path):
-    run = runs.fit(*NO_EVALUATION, "--trainer.max_epochs=1")
-    run.trainer.fit_loop.max_epochs = 2
-    run.trainer.fit(run.model, run.datamodule)
-    assert run.model.iteration == 2
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_half_precision_without_a_full_copy_is_warned_of(
     dtype: str, run_dir: Path, caplog: pytest.LogCaptureFixture

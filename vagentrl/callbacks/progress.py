@@ -82,9 +82,9 @@ class IterationProgress(ProgressBar, AgentCallback):
         due = self._evaluated or now - self._written >= self.seconds_between_lines
         if self._bar.disable and self._enabled and due:
             self._evaluated, self._written = False, now
-            iteration = agent_of(trainer.lightning_module).iteration
+            agent = agent_of(trainer.lightning_module)
             numbers = (f"{name} {value}" for name, value in shown.items())
-            line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
+            line = "  ".join([f"iteration {agent.iteration}/{agent.total_iterations}", *numbers])
             tqdm.write(line, file=sys.stderr)
 
     # ---------------------------------------------------------------------- what moves the line
@@ -101,7 +101,9 @@ class IterationProgress(ProgressBar, AgentCallback):
             self._stage(f"evaluate {self._ended}/{wanted}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.n = self._bar.initial = agent_of(pl_module).iteration
+        agent = agent_of(pl_module)
+        self._bar.n = self._bar.initial = agent.iteration
+        self._bar.total = agent.total_iterations
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0

@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vagentrl.cli.memory import Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.trainer_checks import check_trainer
 
 
 class _CheckCLI(VagentCLI):
@@ -44,7 +45,7 @@ def run_check(args: Sequence[str]) -> None:
     for callback in agent.hooks.callbacks:
         if not isinstance(callback, ProgressBar):
             callback.setup(cli.trainer, agent, "fit")
-    agent.setup("fit")
+    check_trainer(cli.trainer, "fit")
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())

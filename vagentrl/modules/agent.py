@@ -30,13 +30,13 @@ from vagentrl.modules.checks import (
     check_finite,
     check_fits,
     check_resumable,
-    check_trainer,
     half_precision,
 )
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.modules.trainer_checks import check_data, check_trainer
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -105,6 +105,7 @@ class AgentModule(LightningModule):
         self.lora = lora
         self.score_batch_size = score_batch_size
         self.iteration = 0  # completed iterations
+        self.first_iteration = 0  # the first of this trainer: another may have trained before
         self.warmup = Warmup()
         self.hooks = CallbackHooks(self)
         self.needs_reference = False
@@ -126,17 +127,21 @@ class AgentModule(LightningModule):
             )
 
     def setup(self, stage: str) -> None:
-        if stage == "fit":
-            check_trainer(self.trainer, self.optimizer_settings.final_lr_scale)
+        check_data(self.trainer)
+        check_trainer(self.trainer, stage)
+        progress: Any = self.trainer.fit_loop.epoch_progress
+        self.first_iteration = self.iteration - progress.current.processed
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
             deepspeed.prepare(self.trainer, self.trainer.strategy)
 
     # ------------------------------------------------------------------------------- the models
 
     def configure_model(self) -> None:
-        if hasattr(self, "actor"):
-            return
-        self.build(rollouts_of(self.trainer).renderer.banned_ids)
+        banned_ids = rollouts_of(self.trainer).renderer.banned_ids
+        if not hasattr(self, "actor"):
+            self.build(banned_ids)
+        elif self.needs_reference and self.reference is None:  # none was needed before
+            self.reference = self._build_reference(banned_ids)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
         """Make the models.
@@ -145,8 +150,30 @@ class AgentModule(LightningModule):
             banned_ids: Tokens that the engine never samples.
             meta: Build them on the meta device, without weights.
         """
-        load = partial(
-            load_model,
+        policy = self._load(meta=meta)
+        self.actor = ActorModule(policy, banned_ids)
+        self.critic = None
+        if self.advantage.needs_critic:
+            backbone = (
+                cast(PreTrainedModel, self._load(meta=meta).base_model)
+                if self.critic_kind == "own"
+                else None
+            )
+            self.critic = CriticModule(policy, backbone)
+        self.reference = None
+        if self.needs_reference:
+            self.reference = self._build_reference(banned_ids, meta=meta)
+
+    def _build_reference(
+        self, banned_ids: frozenset[int], *, meta: bool = False
+    ) -> ReferenceModule | ActorWithoutAdapter:
+        if self.lora is not None:
+            return ActorWithoutAdapter(self.actor)
+        return ReferenceModule(self._load(meta=meta), banned_ids)
+
+    def _load(self, *, meta: bool) -> PreTrainedModel:
+        """The model to start from."""
+        return load_model(
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
             gradient_checkpointing=self.gradient_checkpointing,
@@ -154,19 +181,6 @@ class AgentModule(LightningModule):
             lora=self.lora,
             meta=meta,
         )
-        policy = load()
-        self.actor = ActorModule(policy, banned_ids)
-        self.critic = None
-        if self.advantage.needs_critic:
-            backbone = (
-                cast(PreTrainedModel, load().base_model) if self.critic_kind == "own" else None
-            )
-            self.critic = CriticModule(policy, backbone)
-        self.reference = None
-        if self.needs_reference and self.lora is None:
-            self.reference = ReferenceModule(load(), banned_ids)
-        elif self.needs_reference:
-            self.reference = ActorWithoutAdapter(self.actor)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         half = half_precision(self)
@@ -184,6 +198,11 @@ class AgentModule(LightningModule):
     def current(self) -> Iteration:
         """The iteration that is under way: who learns in it, and from what."""
         return self.warmup.iteration(self.iteration)
+
+    @property
+    def total_iterations(self) -> int:
+        """Iterations that will be completed when the trainer's ``max_epochs`` are over."""
+        return self.first_iteration + (self.trainer.max_epochs or 0)
 
     def record(self, name: str, value: float) -> None:
         """Add a number to what is logged about this iteration's collection."""
@@ -341,8 +360,9 @@ class AgentModule(LightningModule):
         self._update_started = time.perf_counter()
 
     def _set_learning_rates(self) -> None:
-        total = max(self.trainer.max_epochs or 1, 1)
-        rates = self.optimizer_settings.rates(self.iteration, self.warmup.rounds, total)
+        rates = self.optimizer_settings.rates(
+            self.iteration, self.warmup.rounds, self.total_iterations
+        )
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
             group["lr"] = rates[group["name"]]
@@ -439,6 +459,7 @@ class AgentModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_finite(self)
         checkpoint["iteration"] = self.iteration
+        checkpoint["first_iteration"] = self.first_iteration
         for name in self._as_loaded():
             del checkpoint["state_dict"][name]
 
@@ -446,6 +467,7 @@ class AgentModule(LightningModule):
         if self.trainer.state.fn == "fit":
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
+        self.first_iteration = checkpoint.get("first_iteration", 0)
         if "state_dict" in checkpoint:  # DeepSpeed keeps the weights to itself
             checkpoint["state_dict"] |= self._as_loaded()
             check_fits(checkpoint["state_dict"], self.state_dict())

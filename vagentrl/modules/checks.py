@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lightning import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from vagentrl.errors import ConfigError, VagentError
@@ -17,35 +15,6 @@ def check_at_least_0(name: str, value: float) -> None:
     """Refuse a setting of the module that is negative, infinite or not a number."""
     if not 0 <= value < math.inf:
         raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
-
-
-def check_trainer(trainer: Trainer, final_lr_scale: float) -> None:
-    """Refuse what the trainer was asked for and would not do, or could not go on from."""
-    if trainer.accumulate_grad_batches != 1:
-        raise ConfigError(
-            f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but it follows "
-            "from data.minibatch_size (rows in a step) and data.micro_batch_size (rows in a pass): "
-            "set these, and leave it out"
-        )
-    if trainer.gradient_clip_algorithm == "value":
-        raise ConfigError(
-            "trainer.gradient_clip_algorithm is 'value', but gradients are clipped by their norm; "
-            "leave it out"
-        )
-    if final_lr_scale < 1 and trainer.max_epochs in (None, -1):
-        raise ConfigError(
-            f"model.optimizer.final_lr_scale is {final_lr_scale} and trainer.max_epochs "
-            f"{trainer.max_epochs}, so there is no last iteration to reach it at; set "
-            "trainer.max_epochs, or final_lr_scale to 1"
-        )
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and (
-            callback._every_n_train_steps or callback._train_time_interval is not None
-        ):
-            raise ConfigError(
-                "ModelCheckpoint.every_n_train_steps or train_time_interval is set, but a run "
-                "cannot go on from within an iteration; set every_n_epochs"
-            )
 
 
 def check_finite(module: nn.Module) -> None:

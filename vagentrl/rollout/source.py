@@ -237,6 +237,11 @@ class EpisodeSource:
         if self._ahead is not None:
             wait([self._ahead])
 
+    def forget(self) -> None:
+        """Drop episodes that were played ahead for a run that did not go on."""
+        self.wait()
+        self._ahead = None
+
     def close(self) -> None:
         """Wait for the background, and give the persistent environments back."""
         self.wait()
