@@ -106,7 +106,7 @@ def whole(images: bool, mode: str) -> tuple[Agent, TrainBatch]:
 
 
 @text_and_images
-@pytest.mark.parametrize("mode", ["token_mean", "trajectory_mean"])
+@pytest.mark.parametrize("mode", ["token_mean", "turn_mean", "trajectory_mean"])
 def test_micro_batches_add_up_to_the_minibatch(images: bool, mode: str):
     agent = Agent(images)
 
