@@ -52,7 +52,7 @@ def train_batch(
         rollout_logprobs=old if sampled_with is None else sampled_with,
         trajectory_ids=rows,
         group_ids=rows,
-        policy_version=torch.zeros_like(rows),
+        policy_version=torch.zeros_like(turn_ids),
         bootstrap_index=torch.full_like(rows, -1),
     )
     return TrainBatch(rollout, Scores(old), Credit(advantages), torch.ones_like(old))

@@ -35,7 +35,7 @@ def batch(rows: int) -> RolloutBatch:
         rollout_logprobs=torch.zeros(real.shape),
         trajectory_ids=numbers,
         group_ids=numbers,
-        policy_version=numbers,
+        policy_version=action_mask.long() - 1,
         bootstrap_index=torch.full((rows,), -1),
     )
 

@@ -17,7 +17,7 @@ from vagentrl.engines.base import Sampling
 from vagentrl.environment import train_seed
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import EnvironmentSlot, Episode, OnEnd, OnTurn
-from vagentrl.rollout.report import episode_report
+from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.types import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class EpisodeSource:
             started = time.perf_counter()
             collection, self._ahead = self._ahead.result(), None
             collection.report["time/wait"] = time.perf_counter() - started
-        versions = [trajectory.policy_version for trajectory in collection.trajectories]
-        staleness = agent.iteration - sum(versions) / len(versions)
-        collection.report["rollout/staleness"] = staleness if agent.actor_is_training else 0.0
+        collection.report |= staleness_report(collection.trajectories, agent.iteration)
         more = agent.iteration + 1 < (agent.trainer.max_epochs or 0)
         if data.staleness and more and agent.actor_is_training:
             collection.report["time/sync"] = self._sync(agent)
