@@ -157,11 +157,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange, token by token as the model saw and sampled it.
+    """An observation and the reply to it, token by token as the model saw and sampled them.
 
     Attributes:
         observation: What the agent saw.
-        prompt: What this put before the reply.
+        prompt: The tokens that the observation put before the reply.
         reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
         reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
             not truncated (top-p, top-k) distribution.
@@ -171,7 +171,10 @@ class Turn:
         metrics: The environment's metrics of the step.
         claims: What a well-formed reply says about the state, each beside the truth.
         scores: The kind of a claim to its score, for those that were judged.
-        bonus: What callbacks added to the reward; learned from like it, but not the task's.
+        bonus: What callbacks added to the reward. It is learned from like the reward, but is not
+            part of the task's return.
+        policy_version: Version of the weights that sampled the reply; -1 when no policy did, as in
+            a demonstration.
     """
 
     observation: Observation
@@ -185,6 +188,7 @@ class Turn:
     claims: tuple[Claim, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
     bonus: float = 0.0
+    policy_version: int = -1
 
     def __post_init__(self) -> None:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
@@ -202,8 +206,7 @@ class Trajectory:
         environment: Name of the environment in the configuration.
         seed: Seed of the initial state.
         group_id: Members of a group started from the same state.
-        policy_version: Version of the weights that sampled it.
-        turns: The exchanges, in order.
+        turns: The turns, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
         final_observation: What follows the last turn. None when the episode failed.
         end: The same as a prompt, for a trajectory that did not terminate: the value to bootstrap
@@ -218,7 +221,6 @@ class Trajectory:
     environment: str
     seed: int
     group_id: int
-    policy_version: int
     turns: tuple[Turn, ...]
     stop: Stop
     final_observation: Observation | None = None
@@ -312,6 +314,7 @@ _PER_TOKEN = (
     "state_ids",
     "rewards",
     "rollout_logprobs",
+    "policy_version",
 )
 
 
@@ -328,9 +331,10 @@ class RolloutBatch:
             the agent saw the same; -1 elsewhere.
         rewards: ``(B, T)`` reward of each turn, on its last sampled token.
         rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
+        policy_version: ``(B, T)`` version of the weights that sampled the token, -1 off the action
+            mask. A trajectory, and a row, may have turns of several versions.
         trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
         group_ids: ``(N,)`` group of each trajectory.
-        policy_version: ``(B,)`` version of the weights that sampled the row.
         bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
             ``(B, T)``; -1 where nothing of value follows.
         temperature: What divided the logits at sampling, and so must when training.
@@ -344,9 +348,9 @@ class RolloutBatch:
     state_ids: Tensor
     rewards: Tensor
     rollout_logprobs: Tensor
+    policy_version: Tensor
     trajectory_ids: Tensor
     group_ids: Tensor
-    policy_version: Tensor
     bootstrap_index: Tensor
     temperature: float = 1.0
     vision: VisionInputs | None = None
@@ -367,12 +371,12 @@ class RolloutBatch:
         return replace(
             self,
             **{name: getattr(self, name)[rows][:, :width] for name in _PER_TOKEN},
-            **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "policy_version")},
+            trajectory_ids=self.trajectory_ids[rows],
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
     def to(self, device: torch.device | str) -> RolloutBatch:
-        names = (*_PER_TOKEN, "trajectory_ids", "policy_version", "group_ids", "bootstrap_index")
+        names = (*_PER_TOKEN, "trajectory_ids", "group_ids", "bootstrap_index")
         return replace(
             self,
             **{name: getattr(self, name).to(device) for name in names},

@@ -85,7 +85,7 @@ def play(policies: tuple[Policy, Policy], seed: int) -> Trajectory:
             )
         )
         observation, over = result.observation, result.terminated or result.truncated
-    return Trajectory(TRAIN, seed, seed, 0, tuple(turns), "truncated")
+    return Trajectory(TRAIN, seed, seed, tuple(turns), "truncated")
 
 
 def _words(state: State | None) -> str:

@@ -47,9 +47,9 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
     assert evaluated and all(iteration == version for iteration, version in evaluated)
     scalars = {
         tag: [event.value for event in runs.events(run).Scalars(f"rollout/{tag}")]
-        for tag in ("staleness", "logprob_gap")
+        for tag in ("staleness", "staleness_max", "logprob_gap")
     }
-    assert scalars["staleness"] == [0, 1, 1]
+    assert scalars["staleness"] == scalars["staleness_max"] == [0, 1, 1]
     assert scalars["logprob_gap"][0] < 1e-5
     assert min(scalars["logprob_gap"][1:]) > 1e-4  # the actor has moved since
 

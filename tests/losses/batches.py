@@ -1,9 +1,34 @@
 """Minibatches for the losses, from no more than what a test is about."""
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
+
+Turns = list[tuple[int, list[int]]]
+"""For each row, its trajectory and the number of sampled tokens of each of its turns."""
+
+ragged_turns: st.SearchStrategy[Turns] = st.lists(
+    st.tuples(st.integers(0, 2), st.lists(st.integers(1, 4), max_size=3)), min_size=1, max_size=5
+)
+
+
+def turn_ids_of(rows: Turns) -> tuple[Tensor, Tensor]:
+    """``(B, T)`` turn ids and ``(B,)`` trajectory ids; a prompt token precedes each turn.
+
+    Turns are numbered through all rows of a trajectory.
+    """
+    width = max(sum(lengths) + len(lengths) for _, lengths in rows) + 1
+    turn_ids = torch.full((len(rows), width), -1)
+    played = [0, 0, 0]
+    for row, (trajectory, lengths) in enumerate(rows):
+        start = 1
+        for length in lengths:
+            turn_ids[row, start : start + length] = played[trajectory]
+            played[trajectory] += 1
+            start += length + 1
+    return turn_ids, torch.tensor([trajectory for trajectory, _ in rows])
 
 
 def train_batch(
@@ -27,7 +52,7 @@ def train_batch(
         rollout_logprobs=old if sampled_with is None else sampled_with,
         trajectory_ids=rows,
         group_ids=rows,
-        policy_version=torch.zeros_like(rows),
+        policy_version=torch.zeros_like(turn_ids),
         bootstrap_index=torch.full_like(rows, -1),
     )
     return TrainBatch(rollout, Scores(old), Credit(advantages), torch.ones_like(old))

@@ -141,7 +141,7 @@ def score_states(
         rollout_logprobs=zeros,
         trajectory_ids=zero,
         group_ids=zero,
-        policy_version=zero,
+        policy_version=sampled.long() - 1,
         bootstrap_index=zero - 1,
         temperature=temperature,
     )

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagentrl.rollout.report import effective_episodes, episode_report, success_interval
+from vagentrl.rollout.report import (
+    effective_episodes,
+    episode_report,
+    staleness_report,
+    success_interval,
+)
 from vagentrl.types import Finish, Observation, Prompt, Reply, Trajectory, Turn
 
 
@@ -31,10 +36,10 @@ def turn(
 
 
 def episode(*turns: Turn) -> Trajectory:
-    return Trajectory("toy", 0, 0, 0, turns, "terminated", Observation("the end"))
+    return Trajectory("toy", 0, 0, turns, "terminated", Observation("the end"))
 
 
-FAILED = Trajectory("toy", 0, 0, 0, (turn(5.0, success=1.0),), "failed", error="EnvError: broken")
+FAILED = Trajectory("toy", 0, 0, (turn(5.0, success=1.0),), "failed", error="EnvError: broken")
 
 
 def test_an_episode_that_goes_on_counts_when_it_ends_and_as_a_whole():
@@ -190,3 +195,14 @@ def test_scores_of_claims_are_averaged_over_those_that_were_judged():
 def test_nothing_is_claimed_where_nothing_was_played():
     assert episode_report([FAILED], "") == {"episodes": 1, "failed": 1}
     assert episode_report([], "") == {"episodes": 0, "failed": 0}
+
+
+def test_staleness_is_the_mean_and_the_greatest_over_turns():
+    played = [
+        episode(replace(turn(0.0), policy_version=4), replace(turn(0.0), policy_version=6)),
+        episode(replace(turn(0.0), policy_version=6)),
+    ]
+    # weights 7 learn: their turns are 3, 1 and 1 versions older
+    report = staleness_report(played, 7)
+    assert report == {"rollout/staleness": pytest.approx(5 / 3), "rollout/staleness_max": 3.0}
+    assert staleness_report([], 7) == {"rollout/staleness": 0.0, "rollout/staleness_max": 0.0}

@@ -317,7 +317,7 @@ class WorldModelReward(AgentCallback):
             judgements = batch.of(turn)
             audit = self.audit
             origin = {
-                "policy_version": trajectory.policy_version,
+                "policy_version": turn.policy_version,
                 "environment": trajectory.environment,
                 "seed": trajectory.seed,
                 "group": trajectory.group_id,

@@ -163,7 +163,7 @@ def to_trajectory(
             break
         zeros = (0.0,) * len(reply_ids)
         turns.append(Turn(observation, prompt, reply_ids, zeros, Reply(text), 0.0, "stop"))
-    return Trajectory("demonstration", 0, 0, -1, tuple(turns), "terminated")
+    return Trajectory("demonstration", 0, 0, tuple(turns), "terminated")
 
 
 class _Demonstrations(IterableDataset[RolloutBatch]):

@@ -30,6 +30,7 @@ class _Row:
     state_ids: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
     def prompt(self, prompt: Prompt) -> None:
@@ -40,6 +41,7 @@ class _Row:
         self.state_ids += [-1] * count
         self.rewards += [0.0] * count
         self.logprobs += [0.0] * count
+        self.versions += [-1] * count
         self.images += prompt.images
 
     def reply(self, turn: Turn, number: int, state: int) -> None:
@@ -50,6 +52,7 @@ class _Row:
         self.state_ids += [state] * count
         self.rewards += [0.0] * (count - 1) + [turn.reward + turn.bonus]
         self.logprobs += turn.reply_logprobs
+        self.versions += [turn.policy_version] * count
 
 
 def collate(
@@ -79,8 +82,6 @@ def collate(
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     shows_images = any(row.images for row in rows)
-    of_row = torch.tensor([row.trajectory for row in rows])
-    versions = torch.tensor([trajectory.policy_version for trajectory in trajectories])
     return RolloutBatch(
         input_ids=_pad([row.input_ids for row in rows], width, torch.long),
         attention_mask=torch.arange(width) < lengths[:, None],
@@ -89,9 +90,9 @@ def collate(
         state_ids=_pad([row.state_ids for row in rows], width, torch.long, fill=-1),
         rewards=_pad([row.rewards for row in rows], width, torch.float32),
         rollout_logprobs=_pad([row.logprobs for row in rows], width, torch.float32),
-        trajectory_ids=of_row,
+        policy_version=_pad([row.versions for row in rows], width, torch.long, fill=-1),
+        trajectory_ids=torch.tensor([row.trajectory for row in rows]),
         group_ids=torch.tensor([trajectory.group_id for trajectory in trajectories]),
-        policy_version=versions[of_row],
         bootstrap_index=torch.tensor(
             [-1 if end is None else end[0] * width + end[1] for end in ends]
         ),

@@ -12,7 +12,7 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
-from vagentrl.engines.base import Engine, GenerationRequest, Sampling
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.rollout.conversation import Conversation
@@ -345,18 +345,16 @@ class RunningEpisode:
 
     async def answer(self) -> Turn:
         """Let the environment answer what was sampled."""
-        generation = self._generation
-        await self.reply(generation.reply_ids, generation.logprobs, generation.finish)
+        await self.reply(self._generation)
         if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
         return self._turns[-1]
 
-    async def reply(
-        self, reply_ids: tuple[int, ...], logprobs: tuple[float, ...], finish: Finish
-    ) -> None:
+    async def reply(self, generation: Generation) -> None:
         """Let the environment answer a reply, and put what it shows before the next."""
         assert self._observation is not None
         assert self._prompt is not None
+        reply_ids, finish = generation.reply_ids, generation.finish
         self.replies.append((reply_ids, finish))
         reply = self._format.parse(self._collector.renderer.decode(reply_ids))
         if finish == "length":
@@ -367,12 +365,13 @@ class RunningEpisode:
                 observation=self._observation,
                 prompt=self._prompt,
                 reply_ids=reply_ids,
-                reply_logprobs=logprobs,
+                reply_logprobs=generation.logprobs,
                 reply=reply,
                 reward=result.reward,
                 finish=finish,
                 metrics=result.metrics,
                 claims=claims,
+                policy_version=generation.policy_version,
             )
         )
         self._conversation.reply(reply_ids, finish)
@@ -390,8 +389,9 @@ class RunningEpisode:
                 f"environment {self.episode.environment!r} cannot play an episode again, so this "
                 "one cannot go on after a break; its seeds must decide all that it shows"
             )
-        for reply_ids, finish in replies:
-            await self.reply(reply_ids, (0.0,) * len(reply_ids), finish)
+        for reply_ids, finish in replies:  # these turns are not learned from again
+            zeros = (0.0,) * len(reply_ids)
+            await self.reply(Generation(reply_ids, zeros, finish, policy_version=-1))
             if self.stop is not None:
                 raise EnvError(
                     f"environment {self.episode.environment!r} ended ({self.stop}) where it went "
@@ -418,7 +418,6 @@ class RunningEpisode:
             environment=self.episode.environment,
             seed=self.episode.seed,
             group_id=self.episode.group_id,
-            policy_version=self._collector.engine.policy_version,
             turns=tuple(self._turns),
             stop=stop,
             final_observation=self._observation if shown else None,

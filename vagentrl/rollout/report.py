@@ -106,5 +106,17 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
     return {prefix + name: value for name, value in report.items()}
 
 
+def staleness_report(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:
+    """How many versions older than `policy_version` the weights were that sampled the turns.
+
+    ``rollout/staleness`` is the mean over turns, ``rollout/staleness_max`` the greatest.
+    """
+    ages = [policy_version - turn.policy_version for t in trajectories for turn in t.turns]
+    return {
+        "rollout/staleness": _mean(ages),
+        "rollout/staleness_max": float(max(ages, default=0)),
+    }
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0

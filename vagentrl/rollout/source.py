@@ -18,7 +18,7 @@ from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
-from vagentrl.rollout.report import episode_report
+from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.types import Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ class EpisodeSource:
             started = time.perf_counter()
             collection, self._ahead = self._ahead.result(), None
             collection.report["time/wait"] = time.perf_counter() - started
-        versions = [trajectory.policy_version for trajectory in collection.trajectories]
-        staleness = iteration.number - sum(versions) / len(versions)
-        collection.report["rollout/staleness"] = staleness if iteration.actor_learns else 0.0
+        collection.report |= staleness_report(collection.trajectories, iteration.number)
         if self.plan.staleness and upcoming is not None and iteration.actor_learns:
             collection.report["time/sync"] = self._sync(policy, iteration.number)
             self._ahead = self._background.submit(self.collect, upcoming, hooks)
