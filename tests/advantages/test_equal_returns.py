@@ -88,7 +88,7 @@ def test_equal_rewards_give_exactly_0(estimator: EpisodeEstimator, played):
 
 @every_estimator
 def test_eight_replies_that_earn_11_are_equal(estimator: EpisodeEstimator):
-    """Summed in float32, such returns differ by 1e-6, which is no less than the floor of GRPO."""
+    """Summed in float32, such returns differ by up to 1e-6, as much as is added to a deviation."""
     earned = [-0.1, 1.0, -0.1, 0.3, 10.9, -0.1, -0.1, -0.1]
     generator = torch.Generator().manual_seed(0)
     lengths = torch.randint(1, 60, (8, len(earned)), generator=generator).tolist()
@@ -130,7 +130,7 @@ def test_equal_values_whiten_to_exactly_0(dtype: torch.dtype, value: float, coun
 
 @pytest.mark.parametrize("offset", [0.0, 10.9, 1e6])
 def test_a_real_difference_still_counts(offset: float):
-    # a fifth of a thousandth of a percent of 1e6 is far above what rounding does in float64
+    # two values are sqrt(1/2) sample deviations from their mean, wherever they lie
     returns = torch.tensor([0.0, 0.2], dtype=torch.float64) + offset
     actual = group_relative(returns, torch.zeros(2, dtype=torch.long))
     expected = torch.tensor([-(0.5**0.5), 0.5**0.5], dtype=torch.float64)

@@ -37,8 +37,8 @@ def group_relative(
             2402.03300, section 4.1.2; RAGEN eq. 5); None does not (Dr.GRPO: arXiv 2503.20783).
         baseline: ``mean`` of the group, or ``leave_one_out``: the mean of the *other* members
             (RLOO: arXiv 2402.14740).
-        noise: How far rounding may have moved each return. None: as far as it may move one number
-            of the dtype of ``returns``; a sum of rewards that nearly cancel carries more.
+        noise: Difference between two returns that rounding alone may cause. None: what a short sum
+            in the dtype of ``returns`` carries, unless its terms nearly cancel.
 
     Returns:
         Advantages in the dtype of ``returns``; computed in float64.
@@ -47,7 +47,7 @@ def group_relative(
         ConfigError: When ``scale`` or ``baseline`` is none of these.
     """
     check_comparison(scale, baseline)
-    noise = returns.abs() * rounding(returns.dtype) if noise is None else noise
+    noise = 8 * rounding(returns.dtype) * returns.abs() if noise is None else noise
     exact = precise(returns)
     groups, group_of, sizes = group_ids.unique(return_inverse=True, return_counts=True)
     zeros = exact.new_zeros(len(groups))

@@ -14,8 +14,9 @@ def precise(tensor: Tensor) -> Tensor:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Relative error that numbers of a type and short sums of them carry: 1e-6 for float32.
+    """Relative difference between two numbers of a type that rounding alone may cause.
 
-    Whatever divides by a spread must take a spread below this for 0: it is no signal.
+    At least 1e-12, for what summing many of them in float64 adds. Whatever divides by a spread must
+    take a spread within rounding for 0: it is no signal.
     """
-    return max(8 * torch.finfo(dtype).eps, 1e-12)
+    return max(torch.finfo(dtype).eps, 1e-12)

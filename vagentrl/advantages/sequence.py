@@ -81,7 +81,8 @@ class TokenSequence:
     ) -> tuple[Int[Tensor, " M"], Float[Tensor, " K"], Float[Tensor, " K"]]:
         """The turn of each token, each turn's discounted return-to-go, and the noise of that.
 
-        The noise is how far rounding may have moved the return; see `group_relative`.
+        The noise is the difference that rounding of the rewards alone may cause; see
+        `group_relative`.
         """
         turn_of, rewards_K = self.turns(turn_ends)
         ends_K = self.ends[turn_ends]

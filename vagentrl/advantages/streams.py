@@ -14,7 +14,7 @@ class Streams:
     """Where each of the ``M`` sampled tokens of a batch lies in its trajectory's stream.
 
     A stream holds the sampled tokens of one trajectory in the order in which they were sampled. Its
-    turns may share one row (full history) or have a row each (window); estimators see no difference.
+    turns may share one row (full history) or have a row each (window); estimators cannot tell.
 
     Attributes:
         cells: ``(M,)`` index of each token into the flattened ``(B, T)``.

@@ -20,7 +20,8 @@ def whiten(
     """
     kept = precise(values[mask])
     whitened = torch.zeros_like(values)
-    if len(kept) < 2 or kept.max() - kept.min() <= rounding(values.dtype) * kept.abs().max():
+    noise = 8 * rounding(values.dtype)  # of a short sum
+    if len(kept) < 2 or kept.max() - kept.min() <= noise * kept.abs().max():
         return whitened
     variance, mean = torch.var_mean(kept)
     kept = (kept - mean) * (variance + 1e-8).rsqrt()
