@@ -45,6 +45,7 @@ def adjust(control: KLControl, rollout: RolloutBatch, difference: float) -> tupl
         ("k1", -0.5),
         ("k2", 0.125),  # 0.5 * 0.5 ** 2
         ("k3", 0.148721),  # exp(0.5) - 1 - 0.5
+        ("k3+", 0.148721),
     ],
 )
 def test_in_the_reward_every_sampled_token_pays_and_no_other(estimator: Any, kl: float):
@@ -59,7 +60,9 @@ def test_in_the_reward_every_sampled_token_pays_and_no_other(estimator: Any, kl:
     assert KLControl(0.1, "reward", estimator).policy_loss_term(*[None] * 3) is None  # pyright: ignore
 
 
-@pytest.mark.parametrize(("estimator", "slope"), [("k2", -0.5), ("k3", 1 - 1.648721)])
+@pytest.mark.parametrize(
+    ("estimator", "slope"), [("k2", -0.5), ("k3", 1 - 1.648721), ("k3+", -0.5)]
+)
 def test_in_the_loss_it_pulls_towards_the_reference_and_leaves_rewards(
     estimator: Any, slope: float
 ):
@@ -72,7 +75,7 @@ def test_in_the_loss_it_pulls_towards_the_reference_and_leaves_rewards(
     term = control.policy_loss_term(Notes(), part, logprobs)  # pyright: ignore
     assert term is not None
     term.sum().backward()
-    # k2: x; k3: 1 - exp(-x), at x = -0.5
+    # k2 and k3+: x; k3: 1 - exp(-x), at x = -0.5
     torch.testing.assert_close(logprobs.grad, torch.full_like(logprobs, 0.1 * slope))
 
 

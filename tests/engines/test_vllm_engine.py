@@ -500,6 +500,15 @@ def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
         settings.engine_settings(policy, vocabulary, {}, None)
 
 
+def test_vllm_computes_the_head_as_the_policy_does():
+    vocabulary = renderer(TEXT).vocabulary(CONTEXT)
+    policy = load_model(TEXT)
+    assert "hf_overrides" not in settings.engine_settings(policy, vocabulary, {}, None)
+    policy = load_model(TEXT, head_dtype="float32")
+    wanted = {"head_dtype": "float32"}
+    assert settings.engine_settings(policy, vocabulary, {}, None)["hf_overrides"] == wanted
+
+
 # ----------------------------------------------------------------------------------- the canary
 
 

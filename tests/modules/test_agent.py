@@ -35,6 +35,23 @@ def test_rates_that_cannot_work_are_refused(settings: dict[str, Any], said: str)
         AdamW(**settings)
 
 
+def test_both_rates_fall_linearly_to_their_share_in_the_last_iteration():
+    optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, final_lr_scale=0.2)
+    rates = [optimizer.rates(iteration, resting=0, iterations=5) for iteration in range(5)]
+    # 0.8 in 4 steps of 0.2
+    assert [rate["actor"] for rate in rates] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert [rate["critic"] for rate in rates] == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4])
+    assert optimizer.rates(7, resting=0, iterations=5)["actor"] == pytest.approx(0.2)
+    assert optimizer.rates(0, resting=0, iterations=1)["actor"] == 1.0  # the first of one
+
+
+def test_the_actors_rate_rises_once_it_learns():
+    optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, warmup_iterations=1)
+    rates = [optimizer.rates(iteration, resting=2, iterations=5) for iteration in range(5)]
+    assert [rate["actor"] for rate in rates] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert [rate["critic"] for rate in rates] == [2.0] * 5
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

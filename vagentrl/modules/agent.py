@@ -61,6 +61,8 @@ class AgentModule(LightningModule):
         entropy_coef: Weight of the entropy bonus.
         optimizer: Learning rates and the like.
         dtype: Type of the weights.
+        head_dtype: Type in which the policy's language-model head computes, for trainer and
+            sampler alike; None: as the model.
         gradient_checkpointing: Trade compute for memory.
         freeze_vision: Do not train the vision towers of actor and critic.
         lora: Train adapters of actor and critic in place of their weights. The reference is then
@@ -84,6 +86,7 @@ class AgentModule(LightningModule):
         entropy_coef: float = 0.001,
         optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
         dtype: Literal["float32", "bfloat16"] = "float32",
+        head_dtype: Literal["float32", "bfloat16"] | None = None,
         gradient_checkpointing: bool = False,
         freeze_vision: bool = False,
         lora: LoRA | None = None,
@@ -100,6 +103,7 @@ class AgentModule(LightningModule):
         self.entropy_coef = entropy_coef
         self.optimizer_settings = optimizer
         self.dtype_name = dtype
+        self.head_dtype: Literal["float32", "bfloat16"] | None = head_dtype
         self.gradient_checkpointing = gradient_checkpointing
         self.freeze_vision = freeze_vision
         self.lora = lora
@@ -176,6 +180,7 @@ class AgentModule(LightningModule):
         return load_model(
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
+            head_dtype=self.head_dtype,
             gradient_checkpointing=self.gradient_checkpointing,
             freeze_vision=self.freeze_vision,
             lora=self.lora,
