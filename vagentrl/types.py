@@ -386,14 +386,23 @@ class RolloutBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the models say about a batch, each ``(B, T)``; None where the model is absent."""
+    """What the models say about a batch, each ``(B, T)``.
+
+    Attributes:
+        old_logprobs: Log-probs that the actor gave the sampled tokens before it learned from them.
+        ref_logprobs: Log-probs under the reference; None without a reference.
+        values: The critic's values; None without a critic.
+        importance: Weights that correct the policy loss for tokens that another policy sampled;
+            None without off-policy correction.
+    """
 
     old_logprobs: Tensor
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
+    importance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _same_shape(self, "old_logprobs", "ref_logprobs", "values")
+        _same_shape(self, "old_logprobs", "ref_logprobs", "values", "importance")
 
 
 @dataclass(frozen=True)
@@ -436,7 +445,10 @@ class TrainBatch:
         return TrainBatch(
             rollout,
             Scores(
-                scores.old_logprobs[rows][:, :width], cut(scores.ref_logprobs), cut(scores.values)
+                scores.old_logprobs[rows][:, :width],
+                cut(scores.ref_logprobs),
+                cut(scores.values),
+                cut(scores.importance),
             ),
             Credit(credit.advantages[rows][:, :width], cut(credit.returns)),
             self.weights[rows][:, :width],

@@ -1,9 +1,12 @@
 """Minibatches for the losses, from no more than what a test is about."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vagentrl.losses import PolicyLoss
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 Turns = list[tuple[int, list[int]]]
@@ -37,9 +40,10 @@ def train_batch(
     *,
     turn_ids: Tensor | None = None,
     sampled_with: Tensor | None = None,
+    trajectory_ids: Tensor | None = None,
 ) -> TrainBatch:
-    """Each row is a trajectory of its own; by default one turn, every token of it sampled, and
-    engine and trainer agree."""
+    """By default each row is a trajectory of one turn, every token of which is sampled, and engine
+    and trainer agree."""
     rows = torch.arange(len(old))
     turn_ids = torch.zeros_like(old, dtype=torch.long) if turn_ids is None else turn_ids
     rollout = RolloutBatch(
@@ -50,9 +54,18 @@ def train_batch(
         state_ids=turn_ids,
         rewards=torch.zeros_like(old),
         rollout_logprobs=old if sampled_with is None else sampled_with,
-        trajectory_ids=rows,
+        trajectory_ids=rows if trajectory_ids is None else trajectory_ids,
         group_ids=rows,
         policy_version=torch.zeros_like(turn_ids),
         bootstrap_index=torch.full_like(rows, -1),
     )
     return TrainBatch(rollout, Scores(old), Credit(advantages), torch.ones_like(old))
+
+
+def corrected(batch: TrainBatch, loss: PolicyLoss) -> TrainBatch:
+    """The batch with the importance weights that the loss asks for, if any."""
+    if loss.importance is None:
+        return batch
+    counts = batch.rollout.action_mask.to(batch.scores.old_logprobs.dtype)
+    importance = loss.importance.weights(batch.rollout, batch.scores, counts)
+    return replace(batch, scores=replace(batch.scores, importance=importance))

@@ -232,8 +232,10 @@ class AgentModule(LightningModule):
                 scores = replace(earlier, values=self.score_values(rollout))
         rollout = self.hooks.on_scores(rollout, scores)
         credit = self.advantage(rollout, scores)
-        if self.policy_loss.importance is not None:
-            for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
+        if (importance := self.policy_loss.importance) is not None:
+            counts = self.aggregation(rollout.action_mask, rollout.turn_ids, rollout.trajectory_ids)
+            scores = replace(scores, importance=importance.weights(rollout, scores, counts))
+            for name, value in importance.metrics(rollout, scores).items():
                 self.record(f"train/{name}", float(value))
         if scores.values is not None and credit.returns is not None:
             seen = rollout.action_mask
