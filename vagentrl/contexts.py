@@ -84,7 +84,7 @@ class Window(Context):
             raise ConfigError(
                 f"Window.clear_every is {clear_every}; give a number of turns, or null"
             )
-        self.memory = turns
+        self.turns = self.memory = turns
         self.clear_every = clear_every
 
     def start(self, turn: int) -> int:

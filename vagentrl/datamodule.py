@@ -22,16 +22,18 @@ from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.checks import check_choice, check_kind
 from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.held_out import held_out_seeds
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
+from vagentrl.rollout.policy_record import Part, PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource, mix
-from vagentrl.rollout.workers import WorkerPool, traits
+from vagentrl.rollout.workers import WorkerPool, check_factory, make, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,7 @@ class RolloutDataModule(Rollouts):
         self.micro_batch_size = micro_batch_size
         self.passes = passes
         self.val_episodes = val_episodes
+        check_kind("data.sampling", sampling, Sampling)
         self.val_sampling = val_sampling or replace(sampling, temperature=0.5)
         self.worker_kind: Literal["thread", "process"] = workers
         self.max_workers = max_workers
@@ -317,10 +320,38 @@ class RolloutDataModule(Rollouts):
         own = {prefix + name: value for name, value in report.items()}
         return episode_report(trajectories, prefix) | own
 
+    def policy_record(self) -> PolicyRecord:
+        """What a checkpoint says of the policy, for `vagentrl.load_policy`."""
+        agent, collector = agent_of(attached(self).lightning_module), self.collector
+        system_prompt, reply_format = collector.asked.get(TRAIN, (None, None))
+        return PolicyRecord(
+            policy=agent.policy_name,
+            dtype=agent.dtype_name,
+            lora=agent.lora,
+            iteration=agent.iteration,
+            context=Part.of(self.context),
+            context_length=collector.context_length,
+            sampling=self.val_sampling,
+            system_prompt=system_prompt,
+            reply_format=None if reply_format is None else Part.of(reply_format),
+        )
+
     # ------------------------------------------------------------------------------- settings
 
     def _check_settings(self) -> None:
         """Raise on settings that cannot work, alone or together."""
+        for name, factory in self.environments.items():
+            key = "data.env" if name == TRAIN else f"data.val_envs[{name!r}]"
+            check_factory(factory, key)
+        for name, part, kind in (
+            ("engine", self.engine, Engine),
+            ("val_sampling", self.val_sampling, Sampling),
+            ("context", self.context, Context),
+            ("filter", self.filter, GroupFilter),
+        ):
+            check_kind(f"data.{name}", part, kind)
+        check_choice("data.workers", self.worker_kind, ("thread", "process"))
+        check_choice("data.staleness", self.staleness, (0, 1))
         counts = {
             "groups": self.groups,
             "group_size": self.group_size,
@@ -331,6 +362,7 @@ class RolloutDataModule(Rollouts):
             "turns": 1 if self.turns is None else self.turns,
         }
         for name, count in counts.items():
+            check_kind(f"data.{name}", count, int)
             if count < 1:
                 raise ConfigError(f"data.{name} is {count}; it must be at least 1")
         if self.sampling.temperature == 0:
@@ -450,7 +482,7 @@ class RolloutDataModule(Rollouts):
     def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
         if self.worker_kind == "process":
             return pool.ask(traits)
-        environment = self.environments[name]()  # wrong settings show here, not in every episode
+        environment = make(self.environments[name], name)  # so that wrong settings show once
         told = traits(environment)
         environment.close()
         return told

@@ -35,8 +35,8 @@ def episode(solved: bool) -> Trajectory:
     state = Observation("the state")
     turn = Turn(state, Prompt((11,)), (20 + solved,), (-1.0,), Reply(""), float(solved), "stop")
     if solved:
-        return Trajectory("toy", 0, 0, 0, (turn,), "terminated", state)
-    return Trajectory("toy", 0, 0, 0, (turn,), "truncated", state, end=Prompt((11,)))
+        return Trajectory("toy", 0, 0, (turn,), "terminated", state)
+    return Trajectory("toy", 0, 0, (turn,), "truncated", state, end=Prompt((11,)))
 
 
 def signal(estimator: AdvantageEstimator, at_limit: AtLimit, iterations: int) -> list[float]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import torch
 from lightning import LightningModule
@@ -27,8 +27,10 @@ from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.callback import CallbackHooks
 from vagentrl.modules.checks import (
     check_at_least_0,
+    check_choice,
     check_finite,
     check_fits,
+    check_kind,
     check_resumable,
     half_precision,
 )
@@ -118,6 +120,17 @@ class AgentModule(LightningModule):
 
     def _check_settings(self) -> None:
         """Raise on settings that cannot work."""
+        for name, part, kind in (
+            ("policy", self.policy_name, str),
+            ("advantage", self.advantage, AdvantageEstimator),
+            ("policy_loss", self.policy_loss, PolicyLoss),
+            ("aggregation", self.aggregation, Aggregation),
+            ("optimizer", self.optimizer_settings, AdamW),
+            ("lora", self.lora or LoRA(), LoRA),
+        ):
+            check_kind(f"model.{name}", part, kind)
+        check_choice("model.critic", self.critic_kind, ("own", "shared"))
+        check_choice("model.dtype", self.dtype_name, ("float32", "bfloat16"))
         check_at_least_0("value_coef", self.value_coef)
         check_at_least_0("entropy_coef", self.entropy_coef)
         if self.value_clip is not None and not self.value_clip > 0:
@@ -463,10 +476,20 @@ class AgentModule(LightningModule):
 
     # ------------------------------------------------------------------------------ checkpoints
 
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: `vagentrl.load_policy` makes a policy of a checkpoint."""
+        raise VagentError(
+            "AgentModule.load_from_checkpoint has no datamodule to build the module with; "
+            "vagentrl.load_policy(checkpoint) gives the policy, and trainer.fit(agent, data, "
+            "ckpt_path=checkpoint) goes on with the run"
+        )
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_finite(self)
         checkpoint["iteration"] = self.iteration
         checkpoint["first_iteration"] = self.first_iteration
+        checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
         for name in self._as_loaded():
             del checkpoint["state_dict"][name]
 

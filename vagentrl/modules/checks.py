@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,31 @@ def check_at_least_0(name: str, value: float) -> None:
     """Refuse a setting of the module that is negative, infinite or not a number."""
     if not 0 <= value < math.inf:
         raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a part of another type: the command line checks types, Python does not."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ConfigError(
+            f"{name} is the class {value.__name__}; give one of it: {value.__name__}()"
+        )
+    raise ConfigError(f"{name} is {_short(value)}; it must be of type {kind.__name__}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Refuse a value that is none of those there are."""
+    if value not in choices:
+        raise ConfigError(
+            f"{name} is {_short(value)}; choose one of {', '.join(map(repr, choices))}"
+        )
+
+
+def _short(value: object) -> str:
+    """A value as it is written; of a long one, only its type."""
+    written = repr(value)
+    return written if len(written) < 60 else f"of type {type(value).__name__}"
 
 
 def check_finite(module: nn.Module) -> None:
@@ -45,23 +70,27 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
 
 def check_fits(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Refuse the weights of other models."""
+    if said := differences(saved, own):
+        raise VagentError(
+            f"the checkpoint is of other models than the configuration: {said}. Set "
+            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
+            "without a critic as there"
+        )
+
+
+def differences(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """How saved weights differ from a model's in their names and shapes; empty where they fit."""
     both = own.keys() & saved.keys()
-    differences = {
+    found = {
         "lacks": own.keys() - saved.keys(),
         "also holds": saved.keys() - own.keys(),
         "has another shape of": {name for name in both if own[name].shape != saved[name].shape},
     }
-    said = [
+    return "; ".join(
         f"it {what} {min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-        for what, names in differences.items()
+        for what, names in found.items()
         if names
-    ]
-    if said:
-        raise VagentError(
-            f"the checkpoint is of other models than the configuration: {'; '.join(said)}. Set "
-            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
-            "without a critic as there"
-        )
+    )
 
 
 def half_precision(module: nn.Module) -> list[str]:

@@ -15,6 +15,7 @@ from vagentrl.contexts import Context, FullHistory
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.event_loops import run_to_the_end
+from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import Worker, WorkerPool, reset, step, traits
@@ -55,6 +56,9 @@ class Collector:
         context: What the model sees of the past.
         lockstep: Play a turn of every episode before the next turn of any: sample all replies,
             then step one environment after the other. The episodes are the same, only slower.
+
+    Attributes:
+        asked: System prompt and reply format of the latest episode in each environment.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Collector:
         self.context = context
         self.lockstep = lockstep
         self.sessions = itertools.count()
+        self.asked: dict[str, tuple[str, ReplyFormat]] = {}
 
     def collect(
         self,
@@ -302,6 +307,7 @@ class RunningEpisode:
         system_prompt, self._format, observation = await self._pool.run(
             worker, reset, episode.seed, self._transition_seed, episode.iteration
         )
+        collector.asked[episode.environment] = (system_prompt, self._format)
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
         self._ask(observation)
@@ -356,9 +362,7 @@ class RunningEpisode:
         assert self._prompt is not None
         reply_ids, finish = generation.reply_ids, generation.finish
         self.replies.append((reply_ids, finish))
-        reply = self._format.parse(self._collector.renderer.decode(reply_ids))
-        if finish == "length":
-            reply = _unfinished(reply, len(reply_ids))
+        reply = read_reply(self._collector.renderer, self._format, reply_ids, finish)
         result, claims = await self._pool.run(self._worker, step, reply)
         self._turns.append(
             Turn(
@@ -435,8 +439,14 @@ class RunningEpisode:
         return trajectory
 
 
-def _unfinished(reply: Reply, tokens: int) -> Reply:
-    problem = f"no end of turn within {tokens} tokens"
+def read_reply(
+    renderer: Renderer, format: ReplyFormat, reply_ids: tuple[int, ...], finish: Finish
+) -> Reply:
+    """The text of a reply, parsed; one that was cut off is malformed."""
+    reply = format.parse(renderer.decode(reply_ids))
+    if finish == "stop":
+        return reply
+    problem = f"no end of turn within {len(reply_ids)} tokens"
     if reply.problem is not None:
         problem += f"; {reply.problem}"
     return replace(reply, actions=(), problem=problem)
