@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vagentrl.environment import seed_of, split_of
+from vagentrl.environment import Split, seed_of, split_of
 from vagentrl.errors import EnvError
 from vagentrl_envs.sokoban_rooms import Room, RoomSpec, room_at, solve
 from vagentrl_envs.sokoban_solver import Solver
@@ -102,9 +102,10 @@ def test_a_box_in_a_corner_is_hopeless():
 
 def test_no_room_is_in_two_splits():
     spec = RoomSpec((6, 6), 1, 0, 1, 10)  # few enough rooms that each split draws most of its own
+    counts: dict[Split, int] = {"train": 3000, "validation": 600, "test": 600}
     drawn = {
         split: {room_at(*spec.draw(seed_of(split, index))).grid() for index in range(count)}
-        for split, count in (("train", 3000), ("validation", 600), ("test", 600))
+        for split, count in counts.items()
     }
     assert len(drawn["train"]) > 500
     assert len(drawn["validation"]) > 100 and len(drawn["test"]) > 100
