@@ -2,10 +2,12 @@
 
 import os
 from functools import partial
+from typing import Any
 
 import pytest
 
 from vagentrl.environment import Environment, Split, seed_of, split_of
+from vagentrl.errors import ConfigError
 from vagentrl.formats import NoThink
 from vagentrl.rollout.held_out import held_out_seeds
 from vagentrl.rollout.workers import WorkerPool
@@ -51,6 +53,13 @@ class Elsewhere(Rooms):
 
     def initial_state(self, seed: int) -> int:
         return os.getpid()
+
+
+class Listing(Rooms):
+    """Writes its state as a list."""
+
+    def initial_state(self, seed: int) -> Any:
+        return [seed]
 
 
 def indices(seeds: tuple[int, ...]) -> list[int]:
@@ -99,6 +108,11 @@ def test_a_seed_whose_reset_fails_is_kept_and_fails_when_it_is_played():
     broken = seed_of("validation", 4)
     pool = WorkerPool(partial(Rooms, 10, broken=(broken,)), "rooms")
     assert indices(held_out_seeds(pool, "validation", 4)) == [0, 3, 4, 6]
+
+
+def test_a_state_that_cannot_be_compared_is_refused():
+    with pytest.raises(ConfigError, match="'rooms' gave a list as an initial_state"):
+        held_out_seeds(WorkerPool(partial(Listing, 1), "rooms"), "validation", 2)
 
 
 def test_worker_processes_tell_too():

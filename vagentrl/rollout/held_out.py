@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 from vagentrl import ranks
 from vagentrl.environment import Split, seed_of
-from vagentrl.errors import EnvError
+from vagentrl.errors import ConfigError, EnvError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.rollout.workers import WorkerPool, initial_state
 
@@ -63,4 +63,12 @@ def _initial_states(pool: WorkerPool, seeds: Sequence[int]) -> list[Hashable | N
         pool.open()
         return await asyncio.gather(*map(ask, ranks.shard(seeds)))
 
-    return ranks.gather(run_to_the_end(ask_all))
+    states = ranks.gather(run_to_the_end(ask_all))
+    for state in states:
+        if not isinstance(state, Hashable):
+            raise ConfigError(
+                f"environment {pool.name!r} gave a {type(state).__name__} as an initial_state, "
+                "which has no hash to compare it by; give a string or a tuple, or None where the "
+                "state is unknown"
+            )
+    return states
