@@ -8,21 +8,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 
 from vagentrl import ranks
-from vagentrl.advantages import AdvantageEstimator, CriticEstimator
 from vagentrl.contexts import Context, FullHistory
-from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
+from vagentrl.engines import TransformersEngine
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment, Split
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
-from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.checks import check_choice, check_kind
+from vagentrl.modules.data_checks import (
+    check_collection,
+    check_estimator,
+    check_policy_loss,
+    check_ranks,
+    check_replays,
+)
 from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
@@ -113,7 +117,7 @@ class RolloutDataModule(Rollouts):
         self.groups = groups
         self.group_size = group_size
         self.turns = turns
-        self.at_limit: AtLimit = at_limit
+        self.at_limit = at_limit
         self.filter = filter
         self.minibatch_size = minibatch_size
         self.micro_batch_size = micro_batch_size
@@ -147,10 +151,9 @@ class RolloutDataModule(Rollouts):
             self.source.forget()
             return
         if ranks.world_size() > 1:
-            self._check_ranks(ranks.world_size())
-        self._check_estimator(agent.advantage)
-        self._check_importance(agent.policy_loss)
-        self._warn_of_reuse(agent.policy_loss)
+            check_ranks(self, trainer.strategy, ranks.world_size())
+        check_estimator(self, agent.advantage)
+        check_policy_loss(self, agent.policy_loss)
         model = agent.policy_name
         can_read = context_length(load_config(model))
         context_room = min(self.wanted_context or can_read, can_read)
@@ -169,7 +172,7 @@ class RolloutDataModule(Rollouts):
         }
         for name, pool in pools.items():
             replays, waits_s = self._traits(name, pool)
-            self._check_replays(name, replays)
+            check_replays(self, name, replays)
             pool.timeout_s += waits_s
         self.collector = Collector(
             self.engine, self.renderer, pools, context_room, self.context, self.lockstep
@@ -370,10 +373,7 @@ class RolloutDataModule(Rollouts):
                 "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
                 "give a temperature above 0 (1.0 explores most)"
             )
-        if self.staleness:
-            self._check_staleness()
-        if not isinstance(self.filter, KeepAll):
-            self._check_filter()
+        check_collection(self)
 
     def _check_policy(self, agent: AgentModule) -> None:
         """Refuse an agent whose policy is not the one that `setup` has prepared for."""
@@ -386,99 +386,6 @@ class RolloutDataModule(Rollouts):
             )
         self._policy = policy
 
-    def _check_ranks(self, count: int) -> None:
-        strategy = attached(self).strategy
-        if not isinstance(strategy, DDPStrategy):
-            raise ConfigError(
-                f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "
-                "DDP and DeepSpeed are known to learn right with several: set trainer.strategy to "
-                "ddp or deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
-            )
-        if self.groups % count:
-            raise ConfigError(
-                f"data.groups is {self.groups}, which {count} ranks cannot share evenly; give a "
-                f"multiple of {count}"
-            )
-        if self.staleness:
-            raise ConfigError(
-                f"data.staleness is {self.staleness} and there are {count} ranks, which talk to "
-                "each other about what they play, and would do so while they learn; set it to 0, "
-                "or trainer.devices and trainer.num_nodes to 1"
-            )
-        if isinstance(self.engine, VLLMServerEngine):
-            raise ConfigError(
-                f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "
-                "start a server or change the weights of one that others sample from; set "
-                "trainer.devices and trainer.num_nodes to 1, or take another engine"
-            )
-        if isinstance(self.engine, VLLMEngine) and self.engine.options["tensor_parallel_size"] > 1:
-            raise ConfigError(
-                f"data.engine is VLLMEngine and there are {count} ranks, each of which would share "
-                "its weights among the first devices; set tensor_parallel_size to 1, or "
-                "trainer.devices and trainer.num_nodes"
-            )
-
-    def _check_staleness(self) -> None:
-        if self.turns is not None:
-            raise ConfigError(
-                f"data.staleness is {self.staleness} and data.turns {self.turns}: environments "
-                "that go on from batch to batch cannot be resumed exactly when the next batch is "
-                "played ahead; leave out one of the two"
-            )
-        if not self.engine.samples_apart:
-            raise ConfigError(
-                f"data.staleness is {self.staleness} and data.engine is "
-                f"{type(self.engine).__name__}, which samples from the very weights that learn; "
-                "set its own_copy, or take vagentrl.engines.ReplicatedEngine or VLLMEngine"
-            )
-
-    def _check_filter(self) -> None:
-        name = type(self.filter).__name__
-        if self.turns is not None:
-            raise ConfigError(
-                f"data.turns is {self.turns} and data.filter is {name}, which compares whole "
-                "episodes; leave out one of the two"
-            )
-        if self.group_size == 1:
-            raise ConfigError(
-                f"data.group_size is 1 and data.filter is {name}: the members of a group of one "
-                "never differ, so nothing would be kept; give 2 or more"
-            )
-
-    def _check_estimator(self, estimator: AdvantageEstimator) -> None:
-        name = type(estimator).__name__
-        if estimator.needs_groups and self.group_size == 1:
-            raise ConfigError(
-                f"data.group_size is 1 and model.advantage is {name}, which compares the members "
-                "of a group: every advantage would be 0; give 2 or more, or an estimator with a "
-                "critic"
-            )
-        if estimator.needs_episodes and self.turns is not None:
-            raise ConfigError(
-                f"data.turns is {self.turns} and model.advantage is {name}, which needs episodes "
-                "from start to end; choose an estimator with a critic, or leave data.turns out"
-            )
-        if self.at_limit == "bootstrap":
-            self._check_bootstrap(estimator)
-
-    def _check_bootstrap(self, estimator: AdvantageEstimator) -> None:
-        name = type(estimator).__name__
-        if not estimator.needs_critic:
-            raise ConfigError(
-                f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no "
-                "critic's value to go on with; set data.at_limit to end, or choose an estimator "
-                "with a critic"
-            )
-        if isinstance(estimator, CriticEstimator) and estimator.undiscounted:
-            log.warning(
-                "data.at_limit is 'bootstrap' and model.advantage is %s with %s 1, so the task is "
-                "undiscounted and has no end: success later counts as much as success now, and "
-                "the advantages can shrink to 0; give a discount below 1, or set data.at_limit to "
-                "end",
-                name,
-                " and ".join(estimator.turn_discounts),
-            )
-
     def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
         if self.worker_kind == "process":
             return pool.ask(traits)
@@ -486,34 +393,3 @@ class RolloutDataModule(Rollouts):
         told = traits(environment)
         environment.close()
         return told
-
-    def _check_replays(self, name: str, replays: bool) -> None:
-        if self.turns is not None and name == TRAIN and not replays:
-            raise ConfigError(
-                f"data.turns is {self.turns}, but the environment cannot play an episode "
-                "again, so a run could not be resumed; for hints from an endpoint set "
-                "ChatHintModel.record, or leave data.turns out"
-            )
-
-    def _check_importance(self, loss: PolicyLoss) -> None:
-        if self.staleness and loss.importance is None:
-            raise ConfigError(
-                f"data.staleness is {self.staleness}, so the weights that learn are not those that "
-                f"sampled, and model.policy_loss is {type(loss).__name__} without importance "
-                "weights; set model.policy_loss.importance to vagentrl.losses.TruncatedImportance"
-            )
-
-    def _warn_of_reuse(self, loss: PolicyLoss) -> None:
-        rows = self.groups * self.group_size  # at least
-        updates = self.passes * max(1, round(rows / self.minibatch_size))
-        if updates > 1 and not loss.reusable:
-            log.warning(
-                "model.policy_loss is %s, which is right for one update a batch, and data.passes "
-                "%d with data.minibatch_size %d makes about %d: give passes 1 and a minibatch_size "
-                "of %d or more, or a loss with a ratio",
-                type(loss).__name__,
-                self.passes,
-                self.minibatch_size,
-                updates,
-                rows,
-            )

@@ -96,11 +96,20 @@ def trajectory_picture(trajectory: Trajectory) -> Image.Image:
 def _title(trajectory: Trajectory) -> str:
     title = (
         f"environment {trajectory.environment}, seed {trajectory.seed}, group "
-        f"{trajectory.group_id}, policy version {trajectory.policy_version}: {trajectory.stop}, "
+        f"{trajectory.group_id}{_versions(trajectory)}: {trajectory.stop}, "
         f"{'success' if trajectory.success else 'no success'}, "
         f"return {trajectory.total_reward:+.2f}"
     )
     return title if trajectory.error is None else f"{title}, {trajectory.error}"
+
+
+def _versions(trajectory: Trajectory) -> str:
+    """The versions of the weights that sampled the turns; an episode of many turns may mix some."""
+    versions = sorted({turn.policy_version for turn in trajectory.turns})
+    if not versions:
+        return ""
+    last = f" to {versions[-1]}" if len(versions) > 1 else ""
+    return f", policy version {versions[0]}{last}"
 
 
 def _frame(observation: Observation) -> Image.Image:

@@ -12,10 +12,12 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vagentrl.engines.base import Engine
+    from vagentrl.filters import GroupFilter
     from vagentrl.modules.agent import AgentModule
     from vagentrl.rollout.collector import Collector
     from vagentrl.rollout.renderer import Renderer
-    from vagentrl.types import Trajectory
+    from vagentrl.types import AtLimit, Trajectory
 
 
 class Rollouts(LightningDataModule):
@@ -23,10 +25,17 @@ class Rollouts(LightningDataModule):
 
     Attributes:
         environments: Makes the environments, by name; ``train`` is the one to learn on.
+        engine: Samples the replies.
         groups: Initial states in an iteration, of all ranks.
         group_size: Episodes from each of them.
-        val_episodes: Held-out episodes of each environment in an evaluation.
+        turns: Turns to play in each persistent environment; None plays whole episodes.
+        at_limit: Whether a limit ends the task or its episodes are bootstrapped.
+        filter: Which groups are worth a gradient.
+        staleness: 1 plays the next iteration's episodes while the actor learns.
+        minibatch_size: Rows in one optimizer step, of all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank.
+        passes: Passes over a collected batch.
+        val_episodes: Held-out episodes of each environment in an evaluation.
         renderer: From text and images to tokens; there after `setup`.
         collector: Plays episodes; there after `setup`.
         report: Metrics of the current iteration's collection; logged when its update starts.
@@ -35,10 +44,17 @@ class Rollouts(LightningDataModule):
     """
 
     environments: dict[str, Callable[[], Environment]]
+    engine: Engine
     groups: int
     group_size: int
-    val_episodes: int
+    turns: int | None
+    at_limit: AtLimit
+    filter: GroupFilter
+    staleness: int
+    minibatch_size: int
     micro_batch_size: int
+    passes: int
+    val_episodes: int
     renderer: Renderer
     collector: Collector
     report: dict[str, float]
