@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from jsonargparse import ArgumentParser
+
+from vagentrl.losses import TruncatedImportance
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,3 +29,14 @@ def anchor(heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_nothing_is_left_to_be_filled_in(page: Path):
     assert not re.search(r"@@|\bTODO\b|\bTBD\b|\bXXX\b", page.read_text())
+
+
+def test_the_published_off_policy_corrections_can_be_built():
+    page = (ROOT / "docs/algorithms.md").read_text()
+    published = re.findall(r"(?m)^\| [\w ,]+ \| `(\{.+\})` \|", page)
+    assert len(published) == 6
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--importance", type=TruncatedImportance)
+    for settings in published:
+        parsed = parser.parse_args(["--importance", settings])
+        assert isinstance(parser.instantiate(parsed).importance, TruncatedImportance)
