@@ -5,6 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from jsonargparse import ArgumentParser
+
+from vagentrl.losses import TruncatedImportance
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,3 +46,14 @@ def test_the_layers_in_contributing_are_those_that_import_linter_checks():
         for line in re.findall(r"(?m)^\d+\. (.+)$", section)
     ]
     assert listed == checked
+
+
+def test_the_published_off_policy_corrections_can_be_built():
+    page = (ROOT / "docs/algorithms.md").read_text()
+    published = re.findall(r"(?m)^\| [\w ,]+ \| `(\{.+\})` \|", page)
+    assert len(published) == 6
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--importance", type=TruncatedImportance)
+    for settings in published:
+        parsed = parser.parse_args(["--importance", settings])
+        assert isinstance(parser.instantiate(parsed).importance, TruncatedImportance)

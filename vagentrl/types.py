@@ -43,8 +43,8 @@ class Observation:
     Attributes:
         text: What the environment shows.
         images: Its images.
-        hint: What a second model says about it, on a line of its own after the text. It is no part
-            of the state: two observations that differ in the hint alone show the same.
+        hint: Advice from a second model, shown on a line of its own after the text. It is not part
+            of the state: observations that differ only in the hint count as the same state.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Reply:
         actions: The executable actions, in order; empty when the reply is malformed.
         thought: The reasoning, without the claims inside it.
         observation_claim: What the agent says it sees, or None.
-        prediction_claim: What the agent says will be, or None.
+        prediction_claim: What the agent says it will see next, or None.
         problem: What is wrong with the reply; None when it is well formed.
     """
 
@@ -87,13 +87,13 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next; kept also at the end, where a critic may read on.
+        observation: What the agent sees next. At the end of an episode a critic may read on from it.
         reward: Reward of the turn.
         terminated: The task is over: nothing of value can follow.
         truncated: A limit ended the episode. `data.at_limit` says whether what would have
             followed has value.
-        metrics: Numbers about the turn. ``success`` (0 or 1) is understood everywhere; of all
-            others the mean over turns is reported under ``rollout/`` and ``val/``.
+        metrics: Numbers about the turn. ``success`` (0 or 1) makes the success rate; the others
+            are reported as means over turns under ``rollout/`` and ``val/``.
     """
 
     observation: Observation
@@ -141,13 +141,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is put before a reply.
+    """The tokens that a turn puts before its reply.
 
     Attributes:
-        ids: Tokens, with room for each image.
-        images: The images that they show, in reading order.
-        whole: Whether this is the whole context, system prompt and all. Otherwise the context is
-            the one before, the reply to it, and this.
+        ids: The tokens; an image takes as many of them as it has visual tokens.
+        images: The images that the tokens show, in reading order.
+        whole: Whether `ids` are the whole context, system prompt included. Otherwise they continue
+            the context and the reply of the turn before.
     """
 
     ids: tuple[int, ...]
@@ -170,7 +170,7 @@ class Turn:
         finish: ``stop`` when the model ended its turn, ``length`` when the token limit did.
         metrics: The environment's metrics of the step.
         claims: What a well-formed reply says about the state, each beside the truth.
-        scores: The kind of a claim to its score, for those that were judged.
+        scores: Score of each kind of claim that was judged.
         bonus: What callbacks added to the reward. It is learned from like the reward, but is not
             part of the task's return.
         policy_version: Version of the weights that sampled the reply; -1 when no policy did, as in
@@ -200,7 +200,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode.
+    """One episode, or the part of it that belongs to a batch.
 
     Attributes:
         environment: Name of the environment in the configuration.
@@ -208,14 +208,15 @@ class Trajectory:
         group_id: Members of a group started from the same state.
         turns: The turns, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
-        final_observation: What follows the last turn. None when the episode failed.
-        end: The same as a prompt, for a trajectory that did not terminate: the value to bootstrap
-            from is read after it. None when there is no room for it in the context; the value is
-            then read before the last sampled token.
+        final_observation: What the agent saw after the last turn. None when the episode failed.
+        end: The final observation as a prompt. A trajectory that did not terminate is bootstrapped
+            with the value after it, or, when `end` is None because the context has no room for it,
+            with the value before the last sampled token.
         error: What failed, with the boundary's name.
-        transition_seed: Seed of the transitions; with `seed` and the replies, the episode again.
-        earlier_turns: Turns of the episode before these, which an earlier batch learned from.
-        earlier_reward: The sum of their rewards.
+        transition_seed: Seed of the transitions. With `seed` and the replies it replays the
+            episode.
+        earlier_turns: Number of turns before these, which earlier batches learned from.
+        earlier_reward: The sum of the rewards of those earlier turns.
     """
 
     environment: str
@@ -237,7 +238,7 @@ class Trajectory:
 
     @property
     def learned_reward(self) -> float:
-        """The sum of their rewards and of what callbacks added."""
+        """The sum of the turns' rewards and of what callbacks added to them."""
         return sum(turn.reward + turn.bonus for turn in self.turns)
 
     @property
@@ -337,7 +338,7 @@ class RolloutBatch:
         group_ids: ``(N,)`` group of each trajectory.
         bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
             ``(B, T)``; -1 where nothing of value follows.
-        temperature: What divided the logits at sampling, and so must when training.
+        temperature: Divided the logits at sampling, and divides them in training as well.
         vision: Images, or None without any.
     """
 
@@ -364,7 +365,7 @@ class RolloutBatch:
     def select(self, rows: Tensor) -> RolloutBatch:
         """Some rows ``(b,)``, in the given order, cut one column after the longest of them.
 
-        That column is where the value after a row's last token is. `group_ids` and
+        The value after the last token of the longest row is in that column. `group_ids` and
         `bootstrap_index` are about whole trajectories and stay as they are.
         """
         width = int(self.attention_mask[rows].sum(-1).max()) + 1 if len(rows) else 0
@@ -424,8 +425,8 @@ class TrainBatch:
         rollout: Its rows.
         scores: The models' scores of them.
         credit: Advantages and returns.
-        weights: ``(B, T)`` what each token counts in the loss of the *minibatch* that the rows come
-            from, so that the losses and gradients of micro-batches add up to the minibatch's.
+        weights: ``(B, T)`` weight of each token in the loss of the *minibatch* that the rows come
+            from, so that the losses and gradients of its micro-batches add up to its own.
     """
 
     rollout: RolloutBatch

@@ -277,7 +277,7 @@ def slot(seed: int = 3) -> EnvironmentSlot:
     )
 
 
-def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
+def test_a_slot_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
     playing, place = collector([toy.GO]), slot(seed=2)  # three to count down
     [cut] = playing.collect_turns([place], 2, Sampling())
     assert (cut.stop, len(cut.turns), cut.earlier_turns) == ("cut", 2, 0)
@@ -303,7 +303,7 @@ def test_every_turn_of_an_episode_has_the_version_of_the_weights_that_sampled_it
     assert [turn.policy_version for turn in following.turns] == [VERSION + 2] * 2
 
 
-def test_a_lane_goes_on_elsewhere_from_its_state():
+def test_a_slot_goes_on_elsewhere_from_its_state():
     whole, playing, place = collector([toy.GO]), collector([toy.GO]), slot()
     unbroken = slot()
     wanted = [whole.collect_turns([unbroken], 3, Sampling()) for _ in range(3)]

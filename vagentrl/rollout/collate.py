@@ -62,12 +62,15 @@ def collate(
     temperature: float,
     at_limit: AtLimit = "end",
 ) -> RolloutBatch:
-    """Rows of tokens: a turn whose prompt is a whole context begins one, others continue it.
+    """Lay trajectories out as rows of tokens.
+
+    A turn whose prompt is a whole context begins a row; other turns continue the row of the turn
+    before.
 
     Args:
-        trajectories: Episodes with at least one turn each; failed ones do not belong here.
+        trajectories: Episodes with at least one turn each, none of them failed.
         renderer: Encodes the images.
-        temperature: What the replies were sampled with.
+        temperature: The temperature at which the replies were sampled.
         at_limit: Whether a truncated trajectory is bootstrapped; a cut one always is.
 
     Raises:
@@ -134,7 +137,7 @@ def _rows(
 
 
 def _fingerprint(observation: Observation) -> bytes:
-    """The same for observations that look the same."""
+    """A digest of what the agent saw; observations with equal text and images share it."""
     digest = hashlib.blake2b(observation.text.encode(), digest_size=16)
     for image in observation.images:
         digest.update(f"{image.mode} {image.size}".encode())

@@ -250,14 +250,14 @@ class EnvironmentSlot:
         return running
 
     def close(self, collector: Collector) -> None:
-        """Let the environment go; the next turn would bring it back to where it is."""
+        """Release the environment; the next turn would replay the episode in another one."""
         if self._worker is not None:
             collector.pools[self._episodes(self._number).environment].dismiss(self._worker)
         self._worker = None
         self.load_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on elsewhere: which episode, and all that was replied in it."""
+        """What another process needs to continue: the episode's number and its replies so far."""
         replies = self._replies_before if self._running is None else self._running.replies
         over = self._running is not None and self._running.stop is not None
         return {
@@ -267,7 +267,7 @@ class EnvironmentSlot:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: the episode is played again, which its seeds allow."""
+        """Continue from there: the next turn first replays the episode from its seeds."""
         self._number, self._iteration = state["number"], state["iteration"]
         self._replies_before = [(tuple(ids), finish) for ids, finish in state["replies"]]
         self._running = None
@@ -301,7 +301,7 @@ class RunningEpisode:
         self._error: str | None = None
 
     async def begin(self, worker: Worker) -> None:
-        """Reset the environment, and put what it shows before the first reply."""
+        """Reset the environment, and render its observation for the first reply."""
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
         system_prompt, self._format, observation = await self._pool.run(
@@ -313,14 +313,14 @@ class RunningEpisode:
         self._ask(observation)
 
     async def guard(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Await something; if it fails, so does the episode."""
+        """Await `doing`; if it raises a rollout error, the episode fails."""
         try:
             await doing
         except RolloutError as error:
             self.fail(error)
 
     async def play(self, sampling: Sampling) -> Turn:
-        """Sample a reply and let the environment answer it."""
+        """Sample a reply and step the environment with it."""
         await self.sample(sampling)
         return await self.answer()
 
@@ -350,14 +350,14 @@ class RunningEpisode:
         )
 
     async def answer(self) -> Turn:
-        """Let the environment answer what was sampled."""
+        """Step the environment with the reply that was sampled."""
         await self.reply(self._generation)
         if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
         return self._turns[-1]
 
     async def reply(self, generation: Generation) -> None:
-        """Let the environment answer a reply, and put what it shows before the next."""
+        """Step the environment with a reply, and render its observation for the next one."""
         assert self._observation is not None
         assert self._prompt is not None
         reply_ids, finish = generation.reply_ids, generation.finish
@@ -386,7 +386,7 @@ class RunningEpisode:
             self.stop = "truncated"
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
-        """Bring the environment to where these replies had brought it."""
+        """Step the environment with replies of an earlier run, back to where they had led."""
         replays, _ = await self._pool.run(self._worker, traits)
         if replies and not replays:
             raise EnvError(
@@ -413,7 +413,7 @@ class RunningEpisode:
         self.stop, self._error = "failed", f"{type(error).__name__}: {error}"
 
     def take(self) -> Trajectory:
-        """The turns since they were last taken; if there may be more, the trajectory is cut."""
+        """The turns since the last `take`, as a trajectory; ``cut`` when the episode goes on."""
         self._collector.engine.release(self._session)
         stop: Stop = self.stop or "cut"
         shown = stop != "failed"
