@@ -375,7 +375,7 @@ class RunningEpisode:
                 claims=claims,
             )
         )
-        self._conversation.reply(reply_ids, finish)
+        self._conversation.reply(reply_ids)
         self._ask(result.observation)
         if result.terminated:
             self.stop = "terminated"
