@@ -106,7 +106,7 @@ def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTraine
 def encode_reply(text: str) -> tuple[int, ...]:
     """A whole reply, end of turn included."""
     ids = tokenizer().encode(text, add_special_tokens=False)
-    return (*ids, min(renderer().stop_ids))
+    return (*ids, renderer().end_of_turn)
 
 
 def play(
@@ -141,7 +141,7 @@ def play(
                 policy_version=7,
             )
         )
-        conversation.reply(ids, "stop")
+        conversation.reply(ids)
         observation = result.observation
         prompt = conversation.ask(observation)
     over = environment.left == 0

@@ -87,7 +87,7 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next. At the end of an episode a critic may read on from it.
+        observation: What the agent sees next. At the end a critic may read the value after it.
         reward: Reward of the turn.
         terminated: The task is over: nothing of value can follow.
         truncated: A limit ended the episode. `data.at_limit` says whether what would have

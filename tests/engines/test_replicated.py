@@ -43,7 +43,7 @@ async def three_turns(engine: Engine, session: int) -> list[Generation]:
         sampling = Sampling(max_tokens=12)
         request = GenerationRequest(session, ids, images, sampling, seed=7 * session + turn)
         replies.append(await engine.generate(request))
-        conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+        conversation.reply(replies[-1].reply_ids)
     engine.release(session)
     return replies
 

@@ -67,7 +67,7 @@ def test_greedy_replies_of_five_turns_equal_those_of_transformers(model: str):
                 seed=0,
             )
             replies.append(await engine.generate(request))
-            conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+            conversation.reply(replies[-1].reply_ids)
         engine.release(session)
         return replies
 

@@ -33,8 +33,9 @@ class CriticWarmup(AgentCallback):
         rounds: Rounds at most (Verlog's ``w_iter``).
         batches: Batches to collect (``w_epoch``; 40 in Verlog, with 5 rounds on a tenth each).
         part: Share of the rows that a round learns from.
-        tolerance: End when the value loss of a round falls by less than this share of the one
-            before; None always takes all rounds.
+        tolerance: End early when the value loss stalls: no round of the last ``patience`` was this
+            share below the lowest loss before it. None always takes all rounds.
+        patience: Rounds in a row that must stall; a single one may be noise.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class CriticWarmup(AgentCallback):
         batches: int = 1,
         part: float = 1.0,
         tolerance: float | None = None,
+        patience: int = 2,
     ) -> None:
-        for name, count in {"rounds": rounds, "batches": batches}.items():
+        counts = {"rounds": rounds, "batches": batches, "patience": patience}
+        for name, count in counts.items():
             if count < 1:
                 raise ConfigError(
                     f"CriticWarmup.{name} is {count}; give 1 or more, or leave the callback out"
@@ -57,7 +60,9 @@ class CriticWarmup(AgentCallback):
         self.batches = batches
         self.part = part
         self.tolerance = tolerance
-        self._loss = math.inf
+        self.patience = patience
+        self._lowest = math.inf  # value loss of a round so far
+        self._stalled = 0  # rounds in a row
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         advantage = agent_of(pl_module).advantage
@@ -90,25 +95,27 @@ class CriticWarmup(AgentCallback):
             self._compare(float(trainer.strategy.reduce(loss, reduce_op="mean")), agent)
 
     def _compare(self, loss: float, agent: AgentModule) -> None:
-        """End the warm-up with this round if its loss is no longer much below the last one's."""
-        before, self._loss = self._loss, loss
+        """End the warm-up with this round if the value loss no longer falls."""
         done = agent.iteration + 1
         if self.tolerance is None or done >= agent.warmup.rounds:
             return
-        if loss > before * (1 - self.tolerance):
+        stalls = loss > self._lowest * (1 - self.tolerance)  # never in the first round
+        self._stalled = self._stalled + 1 if stalls else 0
+        if self._stalled == self.patience:
             log.info(
-                "the critic is warm after %d rounds: value loss %.4g, then %.4g",
+                "the critic is warm after %d rounds: value loss %.4g, %.4g at its lowest before",
                 done,
-                before,
                 loss,
+                self._lowest,
             )
             self.rounds = done
             agent.warmup = replace(agent.warmup, rounds=done)
+        self._lowest = min(loss, self._lowest)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rounds": self.rounds, "loss": self._loss}
+        return {"rounds": self.rounds, "lowest": self._lowest, "stalled": self._stalled}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loss = state_dict["loss"]
-        if state_dict["rounds"] < self.rounds:  # it converged; else the configuration decides
+        self._lowest, self._stalled = state_dict["lowest"], state_dict["stalled"]
+        if state_dict["rounds"] < self.rounds:  # it ended early; else the configuration decides
             self.rounds = state_dict["rounds"]

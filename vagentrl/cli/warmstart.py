@@ -154,11 +154,10 @@ def to_trajectory(
     """Demonstration as a trajectory, cut where the context is full."""
     turns: list[Turn] = []
     conversation = Conversation(renderer, FullHistory(), demonstration.system_prompt)
-    stop_id = min(renderer.stop_ids)
     for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
         prompt = conversation.ask(observation)
-        reply_ids = (*renderer.encode_text(text), stop_id)
-        conversation.reply(reply_ids, "stop")
+        reply_ids = (*renderer.encode_text(text), renderer.end_of_turn)
+        conversation.reply(reply_ids)
         if len(conversation.ids) + 1 > context_length:
             break
         zeros = (0.0,) * len(reply_ids)

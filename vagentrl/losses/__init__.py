@@ -15,7 +15,7 @@ from vagentrl.losses.policy import PolicyLoss, approximate_kl
 from vagentrl.losses.ppo import PPOClip, clip_fraction, ppo_clip
 from vagentrl.losses.ratio import masked_mean, probability_ratio
 from vagentrl.losses.reinforce import Reinforce, reinforce
-from vagentrl.losses.value import value_loss
+from vagentrl.losses.value import explained_variance, value_loss
 
 __all__ = [
     "CISPO",
@@ -33,6 +33,7 @@ __all__ = [
     "approximate_kl",
     "cispo",
     "clip_fraction",
+    "explained_variance",
     "gspo",
     "importance_ratio",
     "kl_estimate",

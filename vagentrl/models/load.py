@@ -80,6 +80,18 @@ def context_length(config: PretrainedConfig) -> int:
     return int(config.get_text_config().max_position_embeddings)
 
 
+def generation_end_ids(model: str) -> frozenset[int]:
+    """Tokens at which a checkpoint's ``generation_config.json`` ends a reply; none without one."""
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(checkpoint_path(model))
+    except OSError:  # not every checkpoint has one
+        return frozenset()
+    ends: int | list[int] | None = config.eos_token_id
+    return frozenset([ends] if isinstance(ends, int) else ends or [])
+
+
 def load_model(
     model: str,
     *,

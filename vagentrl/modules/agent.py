@@ -19,7 +19,14 @@ from transformers import PreTrainedModel
 from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
+from vagentrl.losses import (
+    Aggregation,
+    PolicyLoss,
+    PPOClip,
+    explained_variance,
+    masked_mean,
+    value_loss,
+)
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
@@ -251,9 +258,8 @@ class AgentModule(LightningModule):
             for name, value in importance.metrics(rollout, scores).items():
                 self.record(f"train/{name}", float(value))
         if scores.values is not None and credit.returns is not None:
-            seen = rollout.action_mask
-            error = (credit.returns - scores.values)[seen].var()
-            self.record("rollout/explained_variance", float(1 - error / credit.returns[seen].var()))
+            explained = explained_variance(scores.values, credit.returns, rollout.action_mask)
+            self.record("rollout/explained_variance", explained)
         return rollout, scores, credit
 
     def score(self, rollout: RolloutBatch) -> Scores:

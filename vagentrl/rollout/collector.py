@@ -378,7 +378,7 @@ class RunningEpisode:
                 policy_version=generation.policy_version,
             )
         )
-        self._conversation.reply(reply_ids, finish)
+        self._conversation.reply(reply_ids)
         self._ask(result.observation)
         if result.terminated:
             self.stop = "terminated"
