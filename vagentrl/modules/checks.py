@@ -23,7 +23,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
         return
     if isinstance(value, type) and issubclass(value, kind):
         raise ConfigError(
-            f"{name} is the class {value.__name__}; give one of it: {value.__name__}()"
+            f"{name} is the class {value.__name__}; give an instance, such as {value.__name__}()"
         )
     raise ConfigError(f"{name} is {_short(value)}; it must be of type {kind.__name__}")
 
