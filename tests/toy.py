@@ -129,7 +129,17 @@ def play(
         ids = encode_reply(text)
         logprobs = tuple(-0.5 - place / 100 for place in range(len(ids)))
         turns.append(
-            Turn(observation, prompt, ids, logprobs, reply, result.reward, "stop", result.metrics)
+            Turn(
+                observation,
+                prompt,
+                ids,
+                logprobs,
+                reply,
+                result.reward,
+                "stop",
+                result.metrics,
+                policy_version=7,
+            )
         )
         conversation.reply(ids, "stop")
         observation = result.observation
@@ -139,7 +149,6 @@ def play(
         environment="toy",
         seed=seed,
         group_id=group_id,
-        policy_version=7,
         turns=tuple(turns),
         stop="terminated" if over else "truncated",
         final_observation=observation,

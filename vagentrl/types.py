@@ -29,6 +29,8 @@ Finish = Literal["stop", "length"]
 Representation = Literal["natural", "structured", "symbolic"]
 ClaimKind = Literal["observation", "prediction"]
 Stop = Literal["terminated", "truncated", "cut", "failed"]
+AtLimit = Literal["end", "bootstrap"]
+"""What a limit is to a truncated episode: the end of the task, or a cut with a value after it."""
 
 
 # ---------------------------------------------------------------- between agent and environment
@@ -85,10 +87,11 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next; kept also at the end, to bootstrap from.
+        observation: What the agent sees next; kept also at the end, where a critic may read on.
         reward: Reward of the turn.
         terminated: The task is over: nothing of value can follow.
-        truncated: A limit ended the episode; what would have followed has value.
+        truncated: A limit ended the episode. `data.at_limit` says whether what would have
+            followed has value.
         metrics: Numbers about the turn. ``success`` (0 or 1) is understood everywhere; of all
             others the mean over turns is reported under ``rollout/`` and ``val/``.
     """
@@ -154,11 +157,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange, token by token as the model saw and sampled it.
+    """An observation and the reply to it, token by token as the model saw and sampled them.
 
     Attributes:
         observation: What the agent saw.
-        prompt: What this put before the reply.
+        prompt: The tokens that the observation put before the reply.
         reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
         reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
             not truncated (top-p, top-k) distribution.
@@ -168,7 +171,10 @@ class Turn:
         metrics: The environment's metrics of the step.
         claims: What a well-formed reply says about the state, each beside the truth.
         scores: The kind of a claim to its score, for those that were judged.
-        bonus: What callbacks added to the reward; learned from like it, but not the task's.
+        bonus: What callbacks added to the reward. It is learned from like the reward, but is not
+            part of the task's return.
+        policy_version: Version of the weights that sampled the reply; -1 when no policy did, as in
+            a demonstration.
     """
 
     observation: Observation
@@ -182,6 +188,7 @@ class Turn:
     claims: tuple[Claim, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
     bonus: float = 0.0
+    policy_version: int = -1
 
     def __post_init__(self) -> None:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
@@ -199,13 +206,12 @@ class Trajectory:
         environment: Name of the environment in the configuration.
         seed: Seed of the initial state.
         group_id: Members of a group started from the same state.
-        policy_version: Version of the weights that sampled it.
-        turns: The exchanges, in order.
+        turns: The turns, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
         final_observation: What follows the last turn. None when the episode failed.
-        end: The same as a prompt: the value of a trajectory that did not terminate is read after
-            it. None when there is no room for it in the context; it is then read before the last
-            sampled token.
+        end: The same as a prompt, for a trajectory that did not terminate: the value to bootstrap
+            from is read after it. None when there is no room for it in the context; the value is
+            then read before the last sampled token.
         error: What failed, with the boundary's name.
         transition_seed: Seed of the transitions; with `seed` and the replies, the episode again.
         earlier_turns: Turns of the episode before these, which an earlier batch learned from.
@@ -215,7 +221,6 @@ class Trajectory:
     environment: str
     seed: int
     group_id: int
-    policy_version: int
     turns: tuple[Turn, ...]
     stop: Stop
     final_observation: Observation | None = None
@@ -309,6 +314,7 @@ _PER_TOKEN = (
     "state_ids",
     "rewards",
     "rollout_logprobs",
+    "policy_version",
 )
 
 
@@ -325,11 +331,12 @@ class RolloutBatch:
             the agent saw the same; -1 elsewhere.
         rewards: ``(B, T)`` reward of each turn, on its last sampled token.
         rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
+        policy_version: ``(B, T)`` version of the weights that sampled the token, -1 off the action
+            mask. A trajectory, and a row, may have turns of several versions.
         trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
         group_ids: ``(N,)`` group of each trajectory.
-        policy_version: ``(B,)`` version of the weights that sampled the row.
         bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
-            ``(B, T)``; -1 where the trajectory terminated.
+            ``(B, T)``; -1 where nothing of value follows.
         temperature: What divided the logits at sampling, and so must when training.
         vision: Images, or None without any.
     """
@@ -341,9 +348,9 @@ class RolloutBatch:
     state_ids: Tensor
     rewards: Tensor
     rollout_logprobs: Tensor
+    policy_version: Tensor
     trajectory_ids: Tensor
     group_ids: Tensor
-    policy_version: Tensor
     bootstrap_index: Tensor
     temperature: float = 1.0
     vision: VisionInputs | None = None
@@ -364,12 +371,12 @@ class RolloutBatch:
         return replace(
             self,
             **{name: getattr(self, name)[rows][:, :width] for name in _PER_TOKEN},
-            **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "policy_version")},
+            trajectory_ids=self.trajectory_ids[rows],
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
     def to(self, device: torch.device | str) -> RolloutBatch:
-        names = (*_PER_TOKEN, "trajectory_ids", "policy_version", "group_ids", "bootstrap_index")
+        names = (*_PER_TOKEN, "trajectory_ids", "group_ids", "bootstrap_index")
         return replace(
             self,
             **{name: getattr(self, name).to(device) for name in names},
@@ -379,14 +386,23 @@ class RolloutBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the models say about a batch, each ``(B, T)``; None where the model is absent."""
+    """What the models say about a batch, each ``(B, T)``.
+
+    Attributes:
+        old_logprobs: Log-probs that the actor gave the sampled tokens before it learned from them.
+        ref_logprobs: Log-probs under the reference; None without a reference.
+        values: The critic's values; None without a critic.
+        importance: Weights that correct the policy loss for tokens that another policy sampled;
+            None without off-policy correction.
+    """
 
     old_logprobs: Tensor
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
+    importance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _same_shape(self, "old_logprobs", "ref_logprobs", "values")
+        _same_shape(self, "old_logprobs", "ref_logprobs", "values", "importance")
 
 
 @dataclass(frozen=True)
@@ -429,7 +445,10 @@ class TrainBatch:
         return TrainBatch(
             rollout,
             Scores(
-                scores.old_logprobs[rows][:, :width], cut(scores.ref_logprobs), cut(scores.values)
+                scores.old_logprobs[rows][:, :width],
+                cut(scores.ref_logprobs),
+                cut(scores.values),
+                cut(scores.importance),
             ),
             Credit(credit.advantages[rows][:, :width], cut(credit.returns)),
             self.weights[rows][:, :width],

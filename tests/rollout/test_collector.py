@@ -66,7 +66,7 @@ def test_an_episode_ends_when_the_environment_terminates():
     assert played.final_observation.text.startswith("0 left")
     assert (played.environment, played.seed, played.group_id) == ("toy", 2, 9)
     assert played.transition_seed % 1000 == played.turns[0].metrics["luck"]  # as it was played
-    assert played.policy_version == VERSION
+    assert [turn.policy_version for turn in played.turns] == [VERSION] * 3
     assert played.success
 
 
@@ -291,6 +291,16 @@ def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_e
     assert rest.turns[0].prompt.ids == tuple(everything)
     assert (following.stop, following.earlier_turns) == ("cut", 0)
     assert following.turns[0].observation.text != cut.turns[0].observation.text  # other luck
+
+
+def test_every_turn_of_an_episode_has_the_version_of_the_weights_that_sampled_it():
+    playing, place = collector([toy.GO]), slot(seed=3)  # four to count down
+    [cut] = playing.collect_turns([place], 3, Sampling())
+    playing.engine.policy_version = VERSION + 2
+    rest, following = playing.collect_turns([place], 3, Sampling())
+    assert [turn.policy_version for turn in cut.turns] == [VERSION] * 3
+    assert [turn.policy_version for turn in rest.turns] == [VERSION + 2]
+    assert [turn.policy_version for turn in following.turns] == [VERSION + 2] * 2
 
 
 def test_a_lane_goes_on_elsewhere_from_its_state():

@@ -1,4 +1,4 @@
-"""What every advantage estimator is, and what those with a critic share."""
+"""Base classes of the advantage estimators: with a critic, and without one."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -13,13 +13,13 @@ from vagentrl.types import Credit, RolloutBatch, Scores
 
 
 class AdvantageEstimator(ABC):
-    """Says how much better each sampled token was than expected.
+    """Estimates how much better each sampled token was than expected.
 
     Attributes:
-        needs_critic: Whether ``scores.values`` is read.
-        needs_groups: Whether the members of a group are compared, so that one is not enough.
-        needs_episodes: Whether whole episodes are compared: without a critic nothing stands in for
-            what lies before or after a part of one.
+        needs_critic: Whether it reads ``scores.values``.
+        needs_groups: Whether it compares the members of a group, so that a group needs several.
+        needs_episodes: Whether it compares whole episodes. Without a critic, nothing stands in for
+            the part of an episode that another batch holds.
     """
 
     needs_critic: ClassVar[bool]
@@ -28,23 +28,30 @@ class AdvantageEstimator(ABC):
 
     @abstractmethod
     def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
-        """Credit for every sampled token, 0 on all others."""
+        """Credit ``(B, T)`` of every sampled token, 0 on all others."""
 
 
 class CriticEstimator(AdvantageEstimator):
-    """An estimator that compares with a critic's values; subclasses give ``estimate``.
+    """An estimator that compares with a critic's values; subclasses implement ``estimate``.
 
     Attributes:
-        whiten: Give the batch's advantages zero mean and unit variance.
-        discounts: What the subclass passes on to its function, by name.
+        whiten: Whether the batch's advantages get zero mean and unit variance.
+        discounts: Keyword arguments of the subclass's function.
+        turn_discounts: Names of the discounts between the value of a turn and that of the next.
     """
 
     needs_critic = True
+    turn_discounts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, whiten: bool, **discounts: float) -> None:
         check_discounts(**discounts)
         self.whiten = whiten
         self.discounts = discounts
+
+    @property
+    def undiscounted(self) -> bool:
+        """Whether a reward counts in full however many turns away it is."""
+        return {self.discounts[name] for name in self.turn_discounts} == {1}
 
     @abstractmethod
     def estimate(
@@ -55,10 +62,19 @@ class CriticEstimator(AdvantageEstimator):
         turn_ids: Tensor,
         bootstrap: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns ``(N, S)``, one stream of tokens per trajectory."""
+        """Advantages and returns ``(N, S)``.
+
+        All arguments are ``(N, S)``, one stream of sampled tokens per trajectory, except
+        ``bootstrap`` ``(N,)``, the value after the last token.
+        """
 
     @torch.no_grad()
     def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
+        """Credit of every sampled token.
+
+        Raises:
+            ConfigError: When ``scores`` has no values.
+        """
         if scores.values is None:
             raise ConfigError(
                 f"{type(self).__name__} reads the critic's values, but there is no critic; "
@@ -79,9 +95,9 @@ class CriticEstimator(AdvantageEstimator):
 
 
 class EpisodeEstimator(AdvantageEstimator):
-    """An estimator that compares whole episodes; subclasses give ``estimate``.
+    """An estimator that compares whole episodes; subclasses implement ``estimate``.
 
-    It has no values to bootstrap from: a truncated episode counts what it earned.
+    There is no value to bootstrap from: a truncated episode counts for the rewards it has.
     """
 
     needs_critic = False
@@ -98,7 +114,7 @@ class EpisodeEstimator(AdvantageEstimator):
 
 
 def check_discounts(**discounts: float) -> None:
-    """Refuse, by name, what cannot be a discount."""
+    """Raise a `ConfigError` that names the discount which is not between 0 and 1."""
     for name, value in discounts.items():
         if not 0 <= value <= 1:
             raise ConfigError(

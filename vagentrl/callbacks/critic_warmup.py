@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule, Trainer
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.rollout.iteration import Warmup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,21 +21,6 @@ if TYPE_CHECKING:
     from vagentrl.types import TrainBatch
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """Iterations at the start in which only the critic learns.
-
-    Attributes:
-        rounds: How many.
-        batches: Batches of episodes that are collected for all of them together.
-        part: Share of these that is learned from in a round.
-    """
-
-    rounds: int = 0
-    batches: int = 1
-    part: float = 1.0
 
 
 class CriticWarmup(AgentCallback):
@@ -73,14 +60,15 @@ class CriticWarmup(AgentCallback):
         self._loss = math.inf
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not pl_module.advantage.needs_critic:  # pyright: ignore
+        advantage = agent_of(pl_module).advantage
+        if not advantage.needs_critic:
             raise ConfigError(
-                f"CriticWarmup is set but model.advantage ({type(pl_module.advantage).__name__}) "
+                f"CriticWarmup is set but model.advantage ({type(advantage).__name__}) "
                 "uses no critic; leave the callback out or choose an estimator with a critic"
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.warmup = Warmup(self.rounds, self.batches, self.part)  # pyright: ignore
+        agent_of(pl_module).warmup = Warmup(self.rounds, self.batches, self.part)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._losses: list[Tensor] = []
@@ -93,15 +81,15 @@ class CriticWarmup(AgentCallback):
         batch: TrainBatch | None,
         batch_idx: int,
     ) -> None:
-        agent: Any = pl_module
-        if agent.actor_is_training or batch is None:
+        agent = agent_of(pl_module)
+        if agent.current.actor_learns or batch is None:
             return
         self._losses.append(outputs["loss"])  # the critic's alone
         if trainer.is_last_batch:  # a checkpoint may be saved before the epoch ends
             loss = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
             self._compare(float(trainer.strategy.reduce(loss, reduce_op="mean")), agent)
 
-    def _compare(self, loss: float, agent: Any) -> None:
+    def _compare(self, loss: float, agent: AgentModule) -> None:
         """End the warm-up with this round if its loss is no longer much below the last one's."""
         before, self._loss = self._loss, loss
         done = agent.iteration + 1

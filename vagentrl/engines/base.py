@@ -64,11 +64,21 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Generation:
-    """A sampled reply: its tokens (a stop token included), their log-probs, and why it ended."""
+    """A sampled reply.
+
+    Attributes:
+        reply_ids: The sampled tokens, a stop token included.
+        logprobs: Log-probs of `reply_ids` under the tempered but not truncated (top-p, top-k)
+            distribution.
+        finish: ``stop`` when the model ended the reply, ``length`` when the token limit did.
+        policy_version: Version of the weights that sampled the reply. An engine that takes new
+            weights in mid-reply gives the oldest.
+    """
 
     reply_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
+    policy_version: int
 
 
 @dataclass(frozen=True)

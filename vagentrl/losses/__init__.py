@@ -9,7 +9,7 @@ from vagentrl.losses.aggregation import (
 from vagentrl.losses.agreement import agreement
 from vagentrl.losses.cispo import CISPO, cispo
 from vagentrl.losses.gspo import GSPO, gspo, sequence_ratio
-from vagentrl.losses.importance import TruncatedImportance, importance_ratio
+from vagentrl.losses.importance import ImportanceMask, TruncatedImportance, importance_ratio
 from vagentrl.losses.kl import KLKind, kl_estimate
 from vagentrl.losses.policy import PolicyLoss, approximate_kl
 from vagentrl.losses.ppo import PPOClip, clip_fraction, ppo_clip
@@ -22,6 +22,7 @@ __all__ = [
     "GSPO",
     "Aggregation",
     "AggregationMode",
+    "ImportanceMask",
     "KLKind",
     "PPOClip",
     "PolicyLoss",

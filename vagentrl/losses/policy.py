@@ -1,11 +1,11 @@
-"""What every policy loss is; ``aggregation`` weighs the tokens against each other."""
+"""The base class of policy losses; ``aggregation`` weighs the tokens against each other."""
 
 from abc import ABC, abstractmethod
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, ShapeError
 from vagentrl.losses.importance import TruncatedImportance
 from vagentrl.losses.kl import kl_estimate
 from vagentrl.losses.ratio import masked_mean
@@ -16,26 +16,37 @@ class PolicyLoss(ABC):
     """A loss for each sampled token; subclasses give ``per_token``.
 
     Args:
-        importance: Correct for what sampled being another policy than the one that is scored.
+        importance: Off-policy correction: weights and masks of what another policy sampled.
     """
 
     reusable = True
-    """Whether a batch is good for several updates: the loss allows for a policy that has moved."""
+    """Whether several updates may be made on a batch: the loss allows for a policy that moved."""
 
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         self.importance = importance
 
     @abstractmethod
     def per_token(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` to be minimised; tokens off the action mask are finite and mean nothing."""
+        """``(B, T)`` to be minimised; finite but meaningless off the action mask."""
 
     def __call__(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` from the log-probs ``(B, T)`` now; off the action mask it means nothing."""
+        """``(B, T)`` loss, given the current log-probs ``(B, T)``; meaningless off the action mask.
+
+        Raises:
+            ShapeError: When ``importance`` is set, but the batch has no importance weights.
+        """
         loss = self.per_token(logprobs, batch)
-        return loss if self.importance is None else loss * self.importance.weights(batch)
+        if self.importance is None:
+            return loss
+        if batch.scores.importance is None:
+            raise ShapeError(
+                f"{type(self).__name__} has importance set, but Scores.importance is None; compute "
+                "it with importance.weights for the whole batch, as AgentModule.assess does"
+            )
+        return loss * batch.scores.importance
 
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
-        """Scalars worth a plot, by name."""
+        """Scalars to log, by name."""
         old, mask = batch.scores.old_logprobs, batch.rollout.action_mask
         return {"approximate_kl": approximate_kl(logprobs, old, mask)}
 

@@ -141,6 +141,10 @@ class Renderer:
         ids = list(reply_ids[:-1] if ended else reply_ids)
         return self._backend.decode(ids, skip_special_tokens=False)
 
+    def token_names(self, ids: list[int]) -> list[str]:
+        """The tokenizer's names of tokens, for a person to read."""
+        return list(map(str, self.tokenizer.convert_ids_to_tokens(ids)))
+
     def vocabulary(self, context_length: int) -> Vocabulary:
         """What an engine must know of the tokens."""
         # not a method of the whole renderer, which could not be sent to another process
