@@ -126,7 +126,9 @@ IN_SETUP: dict[str, tuple[Mistake, str]] = {
         "there is no model folder 'tiny-chess'",
     ),
     "a setting that the environment does not have": (
-        lambda: validate(notebook.agent(), notebook.data(env=partial(toy.Countdown, size=3))),
+        lambda: validate(
+            notebook.agent(), notebook.data(env=partial(toy.Countdown, **{"size": 3}))
+        ),
         "environment 'train' cannot be made: .*unexpected keyword argument 'size'",
     ),
     "a function that makes no environment": (

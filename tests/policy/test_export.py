@@ -21,7 +21,7 @@ from tests.engines.shipped import TEXT, changed, needs_vllm
 from tests.policy.trained import start, trained
 from vagentrl import Policy, Sampling
 from vagentrl.engines.vllm.settings import ENVIRONMENT
-from vagentrl.environment import held_out_seed
+from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.models.load import load_model
 from vagentrl.policy import export
@@ -87,7 +87,10 @@ def test_an_exported_folder_is_a_policy_again(kind: str, merge: bool, tmp_path: 
     folder = vagentrl.export_policy(path, tmp_path / "mine", merge_adapter=merge)
     before, after = vagentrl.load_policy(path), vagentrl.load_policy(folder)
     assert after.sampling == before.sampling and after.system_prompt == before.system_prompt
-    task, seeds = partial(toy.Countdown, kind == "images", 2), [held_out_seed(i) for i in range(4)]
+    task, seeds = (
+        partial(toy.Countdown, kind == "images", 2),
+        [seed_of("validation", i) for i in range(4)],
+    )
     assert [turn.reply_ids for t in after.evaluate(task, seeds) for turn in t.turns] == [
         turn.reply_ids for t in before.evaluate(task, seeds) for turn in t.turns
     ]

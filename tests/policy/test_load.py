@@ -12,14 +12,14 @@ import vagentrl
 from tests import runs, toy
 from tests.policy.trained import KINDS, Trained, start, trained
 from vagentrl.contexts import FullHistory, Window
-from vagentrl.environment import held_out_seed
+from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.formats import Grounding, NoThink, ReplyFormat
 from vagentrl.rollout.policy_record import Part, PolicyRecord
 from vagentrl.types import Trajectory
 from vagentrl_envs.bandit import Bandit
 
-SEEDS = [held_out_seed(index) for index in range(4)]
+SEEDS = [seed_of("validation", index) for index in range(4)]
 
 
 def replies(trajectories: list[Trajectory]) -> list[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from tests import toy
 from tests.end_to_end.environments import AlwaysRaising, Raising
 from tests.policy.trained import trained
 from vagentrl import Policy, Sampling
-from vagentrl.environment import held_out_seed
+from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.types import Observation
 
@@ -36,7 +36,7 @@ def test_an_environment_plays_and_stays_open(policy: Policy):
 
 
 def test_many_episodes_are_played_side_by_side_and_told_in_order(policy: Policy):
-    seeds = [held_out_seed(index) for index in range(6)]
+    seeds = [seed_of("validation", index) for index in range(6)]
     together = policy.evaluate(partial(toy.Countdown, turn_limit=2), seeds)
     alone = [policy.play(toy.Countdown(turn_limit=2), seed) for seed in seeds]
     assert [t.seed for t in together] == seeds
@@ -51,7 +51,7 @@ def test_other_sampling_may_be_asked_for(policy: Policy):
 
 
 def test_failed_episodes_are_told_and_nothing_but_failures_is_an_error(policy: Policy):
-    played = policy.evaluate(Raising, [held_out_seed(index) for index in range(8)])
+    played = policy.evaluate(Raising, [seed_of("validation", index) for index in range(8)])
     assert 0 < sum(t.error is not None for t in played) < 8
     with pytest.raises(RolloutError, match="no water"):
         policy.play(AlwaysRaising(), 1)

@@ -101,8 +101,9 @@ class Policy:
         max_workers: int = 512,
         timeout_s: float = 60.0,
     ) -> list[Trajectory]:
-        """Play an episode for each seed, many at a time; under the seeds of an evaluation
-        (`vagentrl.environment.held_out_seed`), those that the trainer's evaluation plays.
+        """Play an episode for each seed, many at a time.
+
+        `vagentrl.environment.seed_of` gives the seeds of a split, such as ``validation``.
 
         Args:
             environment: The class or function that makes an environment. A single environment will
@@ -230,7 +231,7 @@ class Dialogue:
             seed=self._seed + conversation.turns,
         )
         said = run_to_the_end(partial(policy.engine.generate, request))
-        conversation.reply(said.reply_ids, said.finish)
+        conversation.reply(said.reply_ids)
         self.replies.append(read_reply(policy.renderer, self._format, said.reply_ids, said.finish))
         return self.replies[-1]
 
