@@ -42,7 +42,6 @@ def _episode(stop: Stop, start: str, *turns: tuple[str, float]) -> Trajectory:
         environment="exact",
         seed=0,
         group_id=0,
-        policy_version=0,
         turns=tuple(
             Turn(
                 Observation(shown),
