@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class AgentCallback(Callback):
-    """A Lightning callback with hooks into an iteration, called in this order."""
+    """A Lightning callback with hooks into an iteration, called in this order.
+
+    Attributes:
+        loss_name: Name under ``train/`` of the loss that `policy_loss_term` adds.
+    """
+
+    loss_name: str = "callback_loss"
 
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
         """A turn of an episode ended; others are being played, and wait while this runs.
