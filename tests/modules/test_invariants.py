@@ -1,4 +1,4 @@
-"""What must not change the gradient: micro-batches, padding, and all that was not sampled.
+"""What must not change the module's loss and gradient: micro-batches, padding, observed tokens.
 
 And what must agree: the log-probs of sampling and of training.
 """
@@ -11,49 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from tests import toy
+from tests.modules.agents import BenchAgent, Gradients
+from vagentrl.callbacks import KLControl
 from vagentrl.engines import TransformersEngine
 from vagentrl.engines.base import Sampling
-from vagentrl.losses import Aggregation, PPOClip, value_loss
+from vagentrl.losses import Aggregation
 from vagentrl.modules.actor import ActorModule
-from vagentrl.modules.critic import CriticModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector, Episode
 from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
-Gradients = dict[str, Tensor]
 text_and_images = pytest.mark.parametrize("images", [False, True], ids=["text", "images"])
-
-
-class Agent(nn.Module):
-    """Actor and critic, in float64: what differs then, differs for a reason."""
-
-    def __init__(self, images: bool) -> None:
-        super().__init__()
-        policy = toy.model(images, torch.float64)
-        backbone = toy.model(images, torch.float64).base_model
-        self.actor = ActorModule(policy, toy.renderer().banned_ids)
-        self.critic = CriticModule(policy, backbone)  # pyright: ignore
-        nn.init.normal_(self.critic.value_head.weight)
-
-    def loss(self, part: TrainBatch) -> Tensor:
-        """As `AgentModule` has it."""
-        states = self.actor.states(part.rollout)
-        logprobs, entropy = self.actor.logprobs(states, part.rollout, with_entropy=True)
-        scores, credit = part.scores, part.credit
-        assert entropy is not None and scores.values is not None and credit.returns is not None
-        per_token = PPOClip()(logprobs, part) - 0.1 * entropy
-        values = self.critic(part.rollout)
-        per_token = per_token + value_loss(values, scores.values, credit.returns, clip=0.5)
-        return (part.weights * per_token).sum()
-
-    def gradients(self, parts: list[TrainBatch]) -> Gradients:
-        """Summed over the parts; parameters by name."""
-        self.zero_grad()
-        for part in parts:
-            self.loss(part).backward()
-        return {name: p.grad.clone() for name, p in self.named_parameters() if p.grad is not None}
 
 
 def batch(images: bool) -> RolloutBatch:
@@ -71,17 +41,26 @@ def batch(images: bool) -> RolloutBatch:
     return replace(rollout, trajectory_ids=torch.tensor([0, 1, 2, 3, 3, 4, 5]))
 
 
-def learned_from(agent: Agent, rollout: RolloutBatch) -> tuple[Scores, Credit]:
-    """Scores near the agent's own, so that some ratios and values are clipped and others not."""
+def agent_of(images: bool, accumulate: int = 1) -> BenchAgent:
+    """With every term that a loss may have, each large enough to be seen."""
+    control = KLControl(0.3, "loss", "k3+")
+    return BenchAgent(
+        images, callbacks=[control], accumulate=accumulate, entropy_coef=0.1, value_coef=0.7
+    )
+
+
+def learned_from(agent: BenchAgent, rollout: RolloutBatch) -> tuple[Scores, Credit]:
+    """Scores near the agent's own: some ratios and values are clipped and others not."""
+    assert agent.critic is not None
     with torch.no_grad():
-        old, values = agent.actor(rollout), agent.critic(rollout)
-    noise = torch.randn(3, *old.shape, dtype=torch.float64)
-    old = (old + 0.2 * noise[0]) * rollout.action_mask
-    return Scores(old, values=values + noise[1]), Credit(noise[2], values + noise[0])
+        logprobs, values = agent.actor(rollout), agent.critic(rollout)
+    noise = torch.randn(4, *logprobs.shape, dtype=torch.float64)
+    old, ref = ((logprobs + 0.2 * each) * rollout.action_mask for each in (noise[0], noise[3]))
+    return Scores(old, ref, values + noise[1]), Credit(noise[2], values + noise[0])
 
 
 def serve(
-    agent: Agent, images: bool, mode: str, *, minibatch_size: int, micro_batch_size: int
+    agent: BenchAgent, images: bool, mode: str, *, minibatch_size: int, micro_batch_size: int
 ) -> list[list[TrainBatch]]:
     """Minibatches as micro-batches; the same rows whatever the micro-batch size."""
     torch.manual_seed(0)
@@ -99,8 +78,8 @@ def serve(
     return [parts[start : start + step] for start in range(0, len(parts), step)]
 
 
-def whole(images: bool, mode: str) -> tuple[Agent, TrainBatch]:
-    agent = Agent(images)
+def whole(images: bool, mode: str) -> tuple[BenchAgent, TrainBatch]:
+    agent = agent_of(images)
     [[part]] = serve(agent, images, mode, minibatch_size=7, micro_batch_size=7)
     return agent, part
 
@@ -108,11 +87,12 @@ def whole(images: bool, mode: str) -> tuple[Agent, TrainBatch]:
 @text_and_images
 @pytest.mark.parametrize("mode", ["token_mean", "turn_mean", "trajectory_mean"])
 def test_micro_batches_add_up_to_the_minibatch(images: bool, mode: str):
-    agent = Agent(images)
+    agent = agent_of(images)
 
     def gradients(micro_batch_size: int) -> list[Gradients]:
         # 7 rows make minibatches of 4 and 3: one by one, the second is filled up
         served = serve(agent, images, mode, minibatch_size=4, micro_batch_size=micro_batch_size)
+        agent.trainer.accumulate_grad_batches = len(served[0])
         return [agent.gradients(parts) for parts in served]
 
     wanted = gradients(4)
@@ -130,6 +110,7 @@ def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
         return nn.functional.pad(tensor, (0, 5))
 
     scores, credit = part.scores, part.credit
+    assert scores.ref_logprobs is not None
     assert scores.values is not None and credit.returns is not None
     per_token = ("input_ids", "attention_mask", "action_mask", "turn_ids", "state_ids", "rewards")
     per_token += ("rollout_logprobs", "policy_version")
@@ -138,7 +119,7 @@ def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
             part.rollout,
             **{name: pad(getattr(part.rollout, name)) for name in per_token},
         ),
-        Scores(pad(scores.old_logprobs), values=pad(scores.values)),
+        Scores(pad(scores.old_logprobs), pad(scores.ref_logprobs), pad(scores.values)),
         Credit(pad(credit.advantages), pad(credit.returns)),
         pad(part.weights),
     )
@@ -147,7 +128,7 @@ def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
 
 
 @text_and_images
-def test_what_is_noted_about_observed_tokens_changes_neither_loss_nor_gradient(images: bool):
+def test_scores_and_credit_of_observed_tokens_change_neither_loss_nor_gradient(images: bool):
     agent, part = whole(images, "trajectory_mean")
     mask = part.rollout.action_mask
 
@@ -155,10 +136,13 @@ def test_what_is_noted_about_observed_tokens_changes_neither_loss_nor_gradient(i
         return tensor.where(mask, 100 * torch.randn(tensor.shape, dtype=tensor.dtype))
 
     scores, credit = part.scores, part.credit
+    assert scores.ref_logprobs is not None
     assert scores.values is not None and credit.returns is not None
     other = replace(
         part,
-        scores=Scores(disturb(scores.old_logprobs), values=disturb(scores.values)),
+        scores=Scores(
+            disturb(scores.old_logprobs), disturb(scores.ref_logprobs), disturb(scores.values)
+        ),
         credit=Credit(disturb(credit.advantages), disturb(credit.returns)),
     )
     torch.testing.assert_close(agent.loss(other), agent.loss(part))
@@ -177,7 +161,7 @@ def test_what_is_observed_last_changes_neither_loss_nor_gradient():
 
 
 def test_a_banned_token_has_no_part_in_the_gradient_of_the_head():
-    agent = Agent(images=False)
+    agent = agent_of(images=False)
     policy = agent.actor.policy
     policy.lm_head.weight = nn.Parameter(policy.lm_head.weight.detach().clone())  # untied
     [[part]] = serve(agent, False, "token_mean", minibatch_size=7, micro_batch_size=7)

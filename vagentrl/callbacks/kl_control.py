@@ -37,6 +37,8 @@ class KLControl(AgentCallback):
             iteration with more episodes changes it by no more than that either.
     """
 
+    loss_name = "kl_loss"
+
     def __init__(
         self,
         coefficient: float = 0.001,

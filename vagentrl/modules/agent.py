@@ -315,26 +315,37 @@ class AgentModule(LightningModule):
             self._deepspeed.set_gradient_accumulation_boundary(last)
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> Tensor:
-        """Loss of a micro-batch; summed over the micro-batches, those of all ranks, it is the
-        minibatch's."""
-        loss = batch.weights.new_zeros(())
+        """Loss of a micro-batch, the sum of its logged terms."""
+        # Lightning averages over accumulated micro-batches and DDP over ranks, but the weights are
+        # made for sums. The mean of what is logged is then the mean loss of a minibatch.
+        scale = self.trainer.accumulate_grad_batches * ranks.world_size()
+        terms = {name: term * scale for name, term in self.loss_terms(batch).items()}
+        loss = torch.stack([*terms.values()]).sum()
+        self._report({**terms, "loss": loss}, weight=1)
+        if isinstance(self.trainer.strategy, DDPStrategy):
+            loss = loss + self._nothing()
+        return loss
+
+    def loss_terms(self, batch: TrainBatch) -> dict[str, Tensor]:
+        """The terms of a micro-batch's loss, by the names under which they are logged.
+
+        Summed over the micro-batches of all ranks, each is the minibatch's. The coefficients are
+        in them, and so the entropy bonus is negative.
+        """
+        terms: dict[str, Tensor] = {}
         states = None
         if self.current.actor_learns:
             states = self.actor.states(batch.rollout)
-            loss = loss + self._policy_loss(states, batch)
+            terms |= self._policy_terms(states, batch)
         if self.critic is not None:
-            loss = loss + self.value_coef * self._value_loss(states, batch)
-        if isinstance(self.trainer.strategy, DDPStrategy):
-            loss = loss + self._nothing()
-        # Lightning takes the mean over accumulated micro-batches, DDP over ranks; the weights want
-        # their sum.
-        return loss * self.trainer.accumulate_grad_batches * ranks.world_size()
+            terms["value_loss"] = self.value_coef * self._value_loss(states, batch)
+        return terms
 
     def _nothing(self) -> Tensor:
-        """0, of every weight that learns: DDP waits for a gradient of each, also where a loss is
-        left out or no row shows an image.
+        """A zero loss that touches every trainable weight.
 
-        DeepSpeed wants the same ones on every rank, and steps wherever there is one.
+        DDP needs a gradient for each weight, even where a loss is skipped or no row shows an image.
+        DeepSpeed needs gradients for the same weights on every rank, and steps all that have one.
         """
         resting = (
             self.actor.parameters() if self._deepspeed and not self.current.actor_learns else ()
@@ -343,20 +354,19 @@ class AgentModule(LightningModule):
         learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
         return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
 
-    def _policy_loss(self, states: Tensor, batch: TrainBatch) -> Tensor:
+    def _policy_terms(self, states: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
         assert entropy is not None
-        mask = batch.rollout.action_mask
-        per_token = self.policy_loss(logprobs, batch)
         with torch.no_grad():
             metrics = self.policy_loss.metrics(logprobs, batch)
-            metrics["policy_loss"] = masked_mean(per_token, mask)
-            metrics["entropy"] = masked_mean(entropy, mask)
-        self._report(batch, metrics)
-        per_token = per_token - self.entropy_coef * entropy
-        for term in self.hooks.policy_loss_terms(batch, logprobs):
-            per_token = per_token + term
-        return (batch.weights * per_token).sum()
+            metrics["entropy"] = masked_mean(entropy, batch.rollout.action_mask)
+        tokens = int((batch.weights > 0).sum())  # 0 in a row that only fills up a minibatch
+        self._report(metrics, weight=tokens)
+        per_token = {
+            "policy_loss": self.policy_loss(logprobs, batch),
+            "entropy_bonus": -self.entropy_coef * entropy,
+        } | self.hooks.policy_loss_terms(batch, logprobs)
+        return {name: (batch.weights * term).sum() for name, term in per_token.items()}
 
     def _value_loss(self, states: Tensor | None, batch: TrainBatch) -> Tensor:
         assert self.critic is not None
@@ -366,17 +376,15 @@ class AgentModule(LightningModule):
         values = self.critic(batch.rollout, states)
         old, returns = batch.scores.values, batch.credit.returns
         assert old is not None and returns is not None
-        per_token = value_loss(values, old, returns, clip=self.value_clip)
-        self._report(batch, {"value_loss": masked_mean(per_token, batch.rollout.action_mask)})
-        return (batch.weights * per_token).sum()
+        return (batch.weights * value_loss(values, old, returns, clip=self.value_clip)).sum()
 
-    def _report(self, batch: TrainBatch, means: dict[str, Tensor]) -> None:
-        tokens = int((batch.weights > 0).sum())  # none of a row that only fills in
+    def _report(self, scalars: dict[str, Tensor], weight: int) -> None:
+        """Log the mean of scalars over the micro-batches of an iteration, each with a weight."""
         self.log_dict(
-            {f"train/{name}": mean.detach() for name, mean in means.items()},
+            {f"train/{name}": scalar.detach() for name, scalar in scalars.items()},
             on_step=False,
             on_epoch=True,
-            batch_size=tokens,
+            batch_size=weight,
             sync_dist=True,
         )
 

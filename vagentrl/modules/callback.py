@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class AgentCallback(Callback):
-    """A Lightning callback with hooks into an iteration, called in this order."""
+    """A Lightning callback with hooks into an iteration, called in this order.
+
+    Attributes:
+        loss_name: Name under ``train/`` of the loss that `policy_loss_term` adds.
+    """
+
+    loss_name: str = "callback_loss"
 
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
         """A turn of an episode ended. Other episodes go on, and wait while this hook runs.
@@ -116,7 +122,12 @@ class CallbackHooks:
             rollout = callback.on_scores(self._agent, rollout, scores)
         return rollout
 
-    def policy_loss_terms(self, batch: TrainBatch, logprobs: Tensor) -> list[Tensor]:
-        """The losses per token that callbacks add, each ``(B, T)``."""
-        terms = (c.policy_loss_term(self._agent, batch, logprobs) for c in self.callbacks)
-        return [term for term in terms if term is not None]
+    def policy_loss_terms(self, batch: TrainBatch, logprobs: Tensor) -> dict[str, Tensor]:
+        """The losses per token that callbacks add, each ``(B, T)``, summed by `loss_name`."""
+        terms: dict[str, Tensor] = {}
+        for callback in self.callbacks:
+            term = callback.policy_loss_term(self._agent, batch, logprobs)
+            if term is not None:
+                name = callback.loss_name
+                terms[name] = terms[name] + term if name in terms else term
+        return terms

@@ -1,0 +1,75 @@
+"""An `AgentModule` on a bench: its own loss, without a trainer that runs it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests import toy
+from vagentrl.advantages import AdvantageEstimator, MaskedGAE
+from vagentrl.callbacks import AgentCallback
+from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.critic import CriticModule
+from vagentrl.types import TrainBatch
+
+Gradients = dict[str, Tensor]
+
+
+class Bench:
+    """Stands for the trainer, as far as the loss looks at it."""
+
+    strategy = None
+
+    def __init__(self, callbacks: Sequence[AgentCallback], accumulate: int) -> None:
+        self.callbacks = callbacks
+        self.accumulate_grad_batches = accumulate
+
+
+class BenchAgent(AgentModule):
+    """Tiny models in float64: what differs then, differs for a reason.
+
+    Args:
+        images: Whether the models see.
+        callbacks: The trainer's callbacks.
+        accumulate: Micro-batches of a minibatch, as the trainer has it.
+        settings: Of the module.
+
+    Attributes:
+        logged: Every scalar that the loss logged, in order, with its weight.
+    """
+
+    def __init__(
+        self,
+        images: bool = False,
+        *,
+        callbacks: Sequence[AgentCallback] = (),
+        accumulate: int = 1,
+        advantage: AdvantageEstimator = MaskedGAE(),  # noqa: B008 (it has no state)
+        **settings: Any,
+    ) -> None:
+        super().__init__("toy", advantage, **settings)
+        policy = toy.model(images, torch.float64)
+        backbone = toy.model(images, torch.float64).base_model
+        self.actor = ActorModule(policy, toy.renderer().banned_ids)
+        self.critic, self.reference = None, None
+        if advantage.needs_critic:
+            self.critic = CriticModule(policy, backbone)  # pyright: ignore
+            nn.init.normal_(self.critic.value_head.weight)
+        self.trainer: Any = Bench(callbacks, accumulate)
+        self.logged: list[tuple[dict[str, float], float]] = []
+
+    def log_dict(self, dictionary: Any, *args: Any, batch_size: float = 1, **kwargs: Any) -> None:
+        named = {name: float(value) for name, value in dictionary.items()}
+        self.logged.append((named, batch_size))
+
+    def loss(self, part: TrainBatch) -> Tensor:
+        return self.training_step(part, 0)
+
+    def gradients(self, parts: Sequence[TrainBatch]) -> Gradients:
+        """Of the mean over the micro-batches, as Lightning takes it; parameters by name."""
+        self.zero_grad()
+        for part in parts:
+            (self.loss(part) / self.trainer.accumulate_grad_batches).backward()
+        return {name: p.grad.clone() for name, p in self.named_parameters() if p.grad is not None}
