@@ -16,9 +16,10 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests import runs
+from vagentrl import load_policy
 
 ZERO = "--trainer.strategy.class_path=tests.cpu_deepspeed.CPUDeepSpeed"
 SETTINGS = (
@@ -65,8 +66,13 @@ def scalars(run: Any, name: str) -> list[float]:
 
 
 def difference(one: Any, other: Any) -> float:
-    """The largest between any two weights."""
-    ours, theirs = dict(one.model.named_parameters()), dict(other.model.named_parameters())
+    """The largest between any two weights of two runs."""
+    return largest(one.model, other.model)
+
+
+def largest(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference between any two weights of two modules."""
+    ours, theirs = dict(one.named_parameters()), dict(other.named_parameters())
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
@@ -76,6 +82,7 @@ def main() -> None:
     zero = runs.fit(*SETTINGS, ZERO)
     half = runs.fit(*SETTINGS, ZERO, "--trainer.max_epochs=1")
     saved = str(runs.folder(half) / "checkpoints" / "last.ckpt")
+    loaded = load_policy(saved)
     resumed = runs.fit(*SETTINGS, ZERO, "--ckpt_path", saved)
     poisoned = runs.prepare(*SETTINGS, ZERO)
     runs.callbacks(poisoned).append(Poison())
@@ -87,6 +94,7 @@ def main() -> None:
         "difference": difference(plain, zero),
         "moved": difference(half, zero),
         "difference_resumed": difference(zero, resumed),
+        "difference_loaded": largest(half.model.actor.policy, loaded.model),
         "norms": [
             scalars(plain, "optim/actor_grad_norm"),
             scalars(plain, "optim/critic_grad_norm"),

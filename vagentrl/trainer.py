@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from lightning import Callback, Trainer
@@ -15,6 +15,7 @@ from vagentrl.callbacks import EngineAgreement, EvaluateAtEnds, IterationProgres
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
 from vagentrl.modules.trainer_checks import NEEDED, check_asked
+from vagentrl.noise import silence_noise
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "default_root_dir": "runs",
@@ -27,9 +28,9 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 
 def make_trainer(
     *,
-    callbacks: Callback | Iterable[Callback] | None = None,
+    callbacks: Callback | Sequence[Callback] | None = None,
     plugins: Any = None,
-    logger: Logger | Iterable[Logger] | bool = True,
+    logger: Logger | Sequence[Logger] | bool = True,
     **trainer_arguments: Any,
 ) -> Trainer:
     """A Lightning trainer with the defaults and the callbacks of ``vagentrl fit``.
@@ -46,6 +47,7 @@ def make_trainer(
     Raises:
         ConfigError: When an iteration could not work with an argument, or Lightning refuses it.
     """
+    silence_noise()
     arguments = TRAINER_DEFAULTS | trainer_arguments
     check_asked(arguments)
     if logger is True:
@@ -64,7 +66,7 @@ def make_trainer(
 
 
 def with_default_callbacks(
-    given: Callback | Iterable[Callback] | None, *, progress_bar: bool
+    given: Callback | Sequence[Callback] | None, *, progress_bar: bool
 ) -> list[Callback]:
     """The given callbacks and those that every run has, unless one of the same class is given.
 

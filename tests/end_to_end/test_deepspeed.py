@@ -43,6 +43,10 @@ def test_a_run_under_zero_2_goes_on_where_it_was(seen: dict[str, Any]):
     assert seen["difference_resumed"] == 0
 
 
+def test_a_checkpoint_of_zero_2_is_a_policy(seen: dict[str, Any]):
+    assert seen["difference_loaded"] == 0
+
+
 def test_zero_2_reports_one_norm_for_actor_and_critic(seen: dict[str, Any]):
     # a mean over the steps of the root of the sum of squares: no less than each of the means
     for zero, apart in zip(seen["zero_norms"], zip(*seen["norms"], strict=True), strict=True):

@@ -137,7 +137,8 @@ def _load(
             )
         model = load_model(source, dtype=_dtype(dtype))
         return source, model, _exported_record(checkpoint_path(source))
-    weights, record = _read_adapter(source) if source.is_dir() else _read_checkpoint(source)
+    read = _read_checkpoint if _is_checkpoint(source) else _read_adapter
+    weights, record = read(source)
     if record is not None:
         policy, dtype = policy or record.policy, dtype or record.dtype
     if policy is None:
