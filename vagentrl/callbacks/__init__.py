@@ -1,6 +1,7 @@
 """Behaviours of a run, each on its own."""
 
 from vagentrl.callbacks.base import AgentCallback
+from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup
 from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
@@ -12,6 +13,7 @@ from vagentrl.callbacks.world_model_reward import WorldModelReward
 
 __all__ = [
     "AgentCallback",
+    "CheckMonitors",
     "CriticWarmup",
     "EngineAgreement",
     "EvaluateAtEnds",

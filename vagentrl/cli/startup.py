@@ -20,7 +20,12 @@ _IDLE_WARNINGS = (
     r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
-_IDLE_MESSAGES = ("litlogger", "litmodels", "`Trainer.fit` stopped: `max_epochs=")
+_IDLE_MESSAGES = (
+    "litlogger",
+    "litmodels",
+    "`Trainer.fit` stopped: `max_epochs=",
+    "Detected KeyboardInterrupt",  # the command says how to resume
+)
 
 
 def load_plugins() -> None:
