@@ -16,7 +16,12 @@ WARNINGS = (
     r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )
-MESSAGES = ("litlogger", "litmodels", "`Trainer.fit` stopped: `max_epochs=")
+MESSAGES = (
+    "litlogger",
+    "litmodels",
+    "`Trainer.fit` stopped: `max_epochs=",
+    "Detected KeyboardInterrupt",  # the command says how to resume
+)
 
 
 def silence_noise() -> None:

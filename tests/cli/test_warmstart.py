@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vagentrl.cli import warmstart
-from vagentrl.cli.warmstart import Demonstrator, Stage, demonstrate, perception
+from vagentrl.cli.warmstart import Demonstrator, Stage, command, demonstrate, perception
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink, WorldModeling
@@ -108,14 +107,16 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
     success = iter([0.6, 0.5, 0.3])
     seeds: list[list[int]] = []
 
-    def clone(policy: object, demonstrations: Iterable[RolloutBatch], stage: Stage) -> None:
+    def clone(
+        policy: object, demonstrations: Iterable[RolloutBatch], stage: Stage, name: str
+    ) -> None:
         batch = next(iter(demonstrations))
         seeds.append(batch.input_ids.sum(-1).tolist())
 
-    monkeypatch.setattr(warmstart, "clone", clone)
-    monkeypatch.setattr(warmstart, "success_in_training", lambda env, folder: next(success))
-    monkeypatch.setattr(warmstart, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
-    warmstart.warmstart(
+    monkeypatch.setattr(command, "clone", clone)
+    monkeypatch.setattr(command, "success_in_training", lambda env, folder: next(success))
+    monkeypatch.setattr(command, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
+    command.warmstart(
         lambda: FrozenLake(map="4x4", observation="text", turn_limit=8, format=NoThink()),
         actions=(),
         stages=[Stage(0.1, steps=4), Stage(0.9, steps=4, until=0.4)],

@@ -1,5 +1,6 @@
 """What a run may do beside learning, one callback each."""
 
+from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup
 from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
@@ -12,6 +13,7 @@ from vagentrl.modules.callback import AgentCallback
 
 __all__ = [
     "AgentCallback",
+    "CheckMonitors",
     "CriticWarmup",
     "EngineAgreement",
     "EvaluateAtEnds",

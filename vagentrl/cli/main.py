@@ -7,25 +7,30 @@ import sys
 from collections.abc import Sequence
 
 from vagentrl import __version__
+from vagentrl.cli.interrupts import orderly_exit
 from vagentrl.errors import VagentError
 
-COMMANDS = ("fit", "validate", "test", "check", "doctor", "warmstart")
+COMMANDS = ("fit", "validate", "test", "check", "recipes", "export", "warmstart", "doctor")
 
 HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
 
 usage: vagentrl COMMAND [options]
 
 commands:
-  fit         train a policy                       vagentrl fit --config configs/sokoban_vlm.yaml
-  validate    evaluate it on held-out episodes     vagentrl validate --config … [--ckpt_path …]
-  test        the same, as a final test
+  fit         train a policy                        vagentrl fit --config sokoban_vlm
+  validate    evaluate it on held-out episodes      vagentrl validate --config … --ckpt_path best
+  test        evaluate it at the end, once          vagentrl test --config … --ckpt_path best
   check       dry run: build everything but the weights, and say how large it is
-  doctor      what works on this machine           vagentrl doctor [--model tiny-sokoban-vlm]
-  warmstart   make a tiny model from nothing       vagentrl warmstart --config configs/warmstart/…
+  recipes     list the configurations that ship     vagentrl recipes sokoban_vlm > mine.yaml
+  export      write a checkpoint's policy as a Hugging Face model
+                                                    vagentrl export CHECKPOINT FOLDER
+  warmstart   make a tiny model from nothing        vagentrl warmstart --config warmstart/…
+  doctor      what works on this machine            vagentrl doctor [--model tiny-sokoban-vlm]
 
   vagentrl COMMAND --help           all options of a command
   vagentrl COMMAND --print_config   all settings with their values, as YAML
-  any setting can be overridden:    --data.groups 32 --model.optimizer.actor_lr 1e-4
+  --config takes a path or the name of a recipe, and any setting can be overridden:
+  --data.groups 32 --model.optimizer.actor_lr 1e-4
 """
 
 
@@ -44,7 +49,8 @@ def main(args: Sequence[str] | None = None) -> None:
         guess = f" (did you mean {close[0]}?)" if close else ""
         raise SystemExit(f"vagentrl: there is no command {command!r}{guess}; see vagentrl --help")
     try:
-        _run(command, rest)
+        with orderly_exit():
+            _run(command, rest)
     except (VagentError, ValueError) as error:
         own = _own(error)
         if own is None:
@@ -61,6 +67,18 @@ def _own(error: BaseException | None) -> VagentError | None:
 
 def _run(command: str, arguments: Sequence[str]) -> None:
     # Each command's module is imported when it is chosen: the libraries take seconds.
+    match command:
+        case "recipes":
+            from vagentrl.cli.recipes import run_recipes
+
+            return run_recipes(arguments)
+        case "export":
+            from vagentrl.cli.export import run_export
+
+            return run_export(arguments)
+    from vagentrl.cli.config_files import resolve_configs
+
+    arguments = resolve_configs(arguments)
     match command:
         case "check":
             from vagentrl.cli.check import run_check

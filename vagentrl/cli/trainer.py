@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
+import threading
+import time
 from collections.abc import Sequence
+from inspect import isabstract
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
-from lightning import Trainer
+from jsonargparse import ActionConfigFile  # pyright: ignore[reportPrivateImportUsage]
+from jsonargparse.typing import PositiveInt, restricted_number_type
+from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from vagentrl.cli.parser import Parser
+from vagentrl import __version__
+from vagentrl.callbacks import CheckMonitors
+from vagentrl.cli.checkpoints import (
+    SameOnAllRanks,
+    find_checkpoint,
+    newest_checkpoint,
+    places_of_run,
+)
+from vagentrl.cli.interrupts import was_interrupted
+from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.startup import load_plugins, silence_noise
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
@@ -24,18 +41,43 @@ from vagentrl.trainer import (
     with_default_plugins,
 )
 
+_Seed = restricted_number_type("Seed", int, [(">=", 0), ("<", 2**32)])
+
+DESCRIPTIONS = {
+    "fit": "Train a policy; a resumed run goes on exactly where its checkpoint was saved.",
+    "validate": "Evaluate a policy on held-out episodes: model.policy, or a checkpoint of it.",
+    "test": "Evaluate a policy on the episodes that are kept for the end.",
+    "check": "Dry run: build everything but the weights, and say how large it is.",
+}
+
+
+class _Parser(Parser, LightningArgumentParser):
+    """Lightning's parser, with our own words for what is wrong."""
+
 
 class VagentCLI(LightningCLI):
-    """``vagentrl fit|validate|test``: one module, one datamodule, everything else pluggable."""
+    """``vagentrl fit|validate|test``: one module, one datamodule, everything else pluggable.
+
+    Args:
+        args: What was said on the command line; with the command first if that is to be run.
+        run: Run the command. Otherwise the classes are made, and nothing more.
+    """
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
         load_plugins()
         silence_noise()
+        command, settings = (args[0], args[1:]) if run else ("check", args)
         super().__init__(
             AgentModule,
             RolloutDataModule,
-            args=list(args),
-            run=run,
+            args=list(settings),
+            run=False,  # Lightning would build a parser for every command; here all are alike
+            parser_kwargs={
+                "prog": f"vagentrl {command}",
+                "usage": f"vagentrl {command} --config CONFIG [--KEY VALUE ...]",
+                "description": DESCRIPTIONS[command],
+                "dump_header": [f"vagentrl=={__version__}"],
+            },
             seed_everything_default=1,
             auto_configure_optimizers=False,
             save_config_kwargs={"overwrite": True},
@@ -46,23 +88,73 @@ class VagentCLI(LightningCLI):
                     "init_args": {"save_dir": "runs", "default_hp_metric": False},
                 },
             },
-            parser_class=Parser,
             load_from_checkpoint_support=False,
+        )
+        if run:
+            self._run(command, settings)
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = _Parser(**kwargs)
+        parser.add_argument("-c", "--config", action=ActionConfigFile, help=CONFIG_HELP)
+        return parser
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(AgentModule, "model")
+        parser.add_lightning_class_args(RolloutDataModule, "data")
+        parser.add_lightning_class_args(Trainer, "trainer")  # last: its help fills pages
+        defaults = {f"trainer.{name}": value for name, value in self.trainer_defaults.items()}
+        parser.set_defaults(defaults)
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--seed_everything",
+            type=_Seed,
+            default=self.seed_everything_default,
+            help="decides everything that is drawn at random",
+        )
+        parser.add_argument(
+            "--ckpt_path",
+            type=str | None,
+            default=None,
+            help="checkpoint to resume from (fit) or to evaluate: a path, `last` for the newest of "
+            "this configuration's runs, or `best` for the one with the best monitored metric",
+        )
+        parser.add_argument(
+            "--weights_only",
+            type=bool | None,
+            default=None,
+            help="false loads checkpoints with any object in them, which can run any code: only "
+            "for those that you trust",
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
             "--threads",
-            type=int | None,
+            type=PositiveInt | None,  # pyright: ignore[reportOperatorIssue]
             default=None,
             help="CPU threads of torch; one is faster than two where other programs run",
         )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     def before_instantiate_classes(self) -> None:
-        config = self.config[self.subcommand] if self.subcommand else self.config
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        if self.config.threads is not None:
+            torch.set_num_threads(self.config.threads)
+        path = self.config.data.env.get("class_path")
+        if isabstract(locate(path)):  # the parser looks at classes whose instances are settings
+            raise ConfigError(
+                f"data.env is {path}, which is abstract; name a class derived from it"
+            )
+
+    def instantiate_classes(self) -> None:
+        try:
+            super().instantiate_classes()
+        except ValueError as error:  # the parser buries the cause under errors of its own
+            cause = error.__cause__
+            while cause is not None and not isinstance(cause, MisconfigurationException):
+                cause = cause.__cause__
+            if cause is None or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"Lightning refuses a setting: {cause}") from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds what every run wants, unless the configuration brings its own."""
@@ -77,18 +169,70 @@ class VagentCLI(LightningCLI):
         except (MisconfigurationException, ValueError) as error:
             raise refused_by_lightning(error) from error
 
-    def _parse_ckpt_path(self) -> None:
-        """Lightning would let a checkpoint's settings overrule the YAML and the command line."""
-        command = self.config.get("subcommand")
-        path = self.config[command].get("ckpt_path") if command else None
-        if path is None or path in ("best", "last", "hpc") or ":" in path or Path(path).exists():
-            return
-        folder = Path(path).parent
-        names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-        raise ConfigError(
-            f"--ckpt_path: there is no checkpoint {path}; {folder} holds "
-            f"{', '.join(names) or 'nothing'}"
-        )
+    def _run(self, command: str, settings: Sequence[str]) -> None:
+        wanted = self.config.ckpt_path
+        path = None if wanted is None else find_checkpoint(wanted, self.trainer)
+        self.trainer.callbacks[:0] = [EndAtOnce(), SameOnAllRanks(), CheckMonitors()]  # pyright: ignore
+        started = time.time()
+        try:
+            getattr(self.trainer, command)(
+                self.model,
+                datamodule=self.datamodule,
+                ckpt_path=path,
+                weights_only=self.config.weights_only,
+            )
+        except MisconfigurationException as error:
+            raise ConfigError(f"Lightning refuses a setting: {error}") from error
+        except (KeyboardInterrupt, SystemExit) as error:
+            if not was_interrupted(error) or command != "fit":
+                raise
+            saved = newest_checkpoint(places_of_run(self.trainer), since=started) or path
+            raise KeyboardInterrupt(self._how_to_resume(settings, saved)) from None
+
+    def _how_to_resume(self, settings: Sequence[str], checkpoint: Path | str | None) -> str:
+        done = f"{self.model.iteration} iterations were complete"
+        if checkpoint is None:
+            return (
+                f"{done}, and no checkpoint was saved yet: the next run starts from the beginning"
+            )
+        given, skipped = [], False
+        for setting in settings:
+            if not skipped and not setting.startswith("--ckpt_path"):
+                given.append(setting)
+            skipped = setting == "--ckpt_path"  # its value follows
+        again = shlex.join(["vagentrl", "fit", *given, "--ckpt_path", str(checkpoint)])
+        return f"{done}. Resume with: {again}"
+
+
+class EndAtOnce(Callback):
+    """SIGTERM ends the run where it is, and a second Ctrl-C ends the process.
+
+    With Lightning's own handlers, SIGTERM would wait for the end of a batch, however long its
+    episodes take, and a second Ctrl-C would be ignored.
+    """
+
+    def __init__(self) -> None:
+        self._terminate = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _set_handler(signal.SIGTERM, self._terminate)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _set_handler(signal.SIGTERM, self._terminate)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        _set_handler(signal.SIGTERM, self._terminate)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        if isinstance(exception, KeyboardInterrupt):
+            _set_handler(signal.SIGINT, signal.SIG_DFL)
+
+
+def _set_handler(number: signal.Signals, handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():  # others may not set any
+        signal.signal(number, handler)
 
 
 def run_trainer(args: Sequence[str]) -> None:

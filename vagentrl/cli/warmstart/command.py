@@ -1,0 +1,125 @@
+"""The command: tokenizer, random weights, cloning, score, model card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lightning import seed_everything
+
+from vagentrl.cli.parser import run_function
+from vagentrl.cli.startup import load_plugins, silence_noise
+from vagentrl.cli.warmstart.card import model_card
+from vagentrl.cli.warmstart.cloning import Demonstrations, Stage, clone
+from vagentrl.cli.warmstart.demonstrator import Demonstrator, demonstrated_texts
+from vagentrl.cli.warmstart.evaluation import evaluate, success_in_training
+from vagentrl.environment import Environment, seed_of
+from vagentrl.errors import ConfigError
+from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.rollout.renderer import Renderer
+
+MOST_REPEATS = 10
+"""Of a stage that is repeated until the model errs enough."""
+
+
+def warmstart(
+    env: Callable[[], Environment],
+    actions: tuple[str, ...],
+    stages: list[Stage],
+    output: str,
+    model: TinyModel = TinyModel(),  # noqa: B008 (frozen)
+    micro_batch_size: int = 4,
+    tokenizer_episodes: int = 500,
+    eval_episodes: int = 512,
+    seed: int = 1,
+    overwrite: bool = False,
+) -> None:
+    """Build a tiny model from nothing: tokenizer, random weights, behaviour cloning.
+
+    Args:
+        env: The environment whose oracle is cloned.
+        actions: What the demonstrator draws from when it acts at random; empty for the actions
+            that the environment names.
+        stages: The cloning, one part after the other.
+        output: Folder for the Hugging Face checkpoint and its model card. It appears when the
+            model is complete.
+        model: Shape of the model.
+        micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
+        tokenizer_episodes: Demonstrations that the tokenizer is trained on.
+        eval_episodes: Held-out episodes to score it on, for its card.
+        seed: Decides everything; the same machine and versions give the same weights.
+        overwrite: Replace a model that is in ``output`` already.
+    """
+    with _complete_or_not_there(Path(output), overwrite) as folder:
+        seed_everything(seed)
+        texts = demonstrated_texts(
+            env(), Demonstrator(stages[0].noise, actions), tokenizer_episodes
+        )
+        tokenizer = build_tokenizer(model, texts)
+        policy = build_model(model, tokenizer)
+        for part in (tokenizer, policy, *([build_image_processor(model)] if model.images else [])):
+            part.save_pretrained(folder)
+        renderer = Renderer.from_pretrained(folder)
+        renderer.self_test()
+        for number, stage in enumerate(stages):
+            demonstrations = Demonstrations(
+                env,
+                Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys),
+                renderer,
+                micro_batch_size,
+                model.context_length,
+                seed + number,
+                stage.turns,
+            )
+            for _ in range(MOST_REPEATS):
+                clone(policy, demonstrations, stage, f"stage {number + 1}/{len(stages)}")
+                policy.save_pretrained(folder)
+                if stage.until is None or success_in_training(env, folder) <= stage.until:
+                    break
+        scores = evaluate(
+            env, folder, [seed_of("validation", index) for index in range(eval_episodes)]
+        )
+        parameters = sum(parameter.numel() for parameter in policy.parameters())
+        settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
+        settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
+        card = model_card(Path(output).name, parameters, settings, scores)
+        (folder / "README.md").write_text(card)
+    print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+@contextmanager
+def _complete_or_not_there(target: Path, overwrite: bool) -> Iterator[Path]:
+    """A folder to write a model to, which takes its place at the end of the block.
+
+    A run that is interrupted leaves nothing. One that is killed leaves a folder that is no model:
+    what it has written lies one level deeper.
+    """
+    if target.exists() and not target.is_dir():
+        raise ConfigError(f"output: {target} is a file; name a folder")
+    if target.is_dir() and any(target.iterdir()):
+        if not (target / "config.json").is_file():
+            raise ConfigError(
+                f"output: {target} holds other things than a model; name a new folder"
+            )
+        if not overwrite:
+            raise ConfigError(
+                f"output: {target} holds a model already; name a new folder, or replace the model "
+                "with --overwrite true"
+            )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f"{target.name}.partial-", dir=target.parent) as aside:
+        folder = Path(aside) / "unfinished"
+        folder.mkdir()
+        yield folder
+        if target.exists():
+            target.rename(Path(aside) / "replaced")
+        folder.rename(target)
+
+
+def run_warmstart(arguments: Sequence[str]) -> None:
+    """``vagentrl warmstart``."""
+    load_plugins()
+    silence_noise()
+    run_function(warmstart, "warmstart", arguments)
