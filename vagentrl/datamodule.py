@@ -425,7 +425,7 @@ class RolloutDataModule(Rollouts):
                 "that go on from batch to batch cannot be resumed exactly when the next batch is "
                 "played ahead; leave out one of the two"
             )
-        if not self.engine.samples_apart:
+        if not self.engine.samples_from_copy:
             raise ConfigError(
                 f"data.staleness is {self.staleness} and data.engine is "
                 f"{type(self.engine).__name__}, which samples from the very weights that learn; "
