@@ -1,4 +1,4 @@
-"""How fast the TransformersEngine reads and samples, by batch size, on the tiny model's shape.
+"""Measures the reading and sampling speed of TransformersEngine by batch size, with a tiny model.
 
 OMP_NUM_THREADS=1 python scripts/benchmark_engine.py [--batches 1 16 64 128] [--threads 1]
 """
@@ -50,14 +50,14 @@ def encode(images) -> VisionInputs:
 
 
 def prompt(rng: random.Random, images: int, text: int) -> tuple[int, ...]:
-    """Images of 36 tokens between their markers, each followed by text."""
+    """Return a prompt of images (36 tokens and two markers each), each followed by text."""
     picture = (442, *[IMAGE_TOKEN] * SIDE * SIDE, 443)
     turns = [(*picture, *(rng.randrange(2, 440) for _ in range(text))) for _ in range(images)]
     return sum(turns, ())
 
 
 async def play(engine: TransformersEngine, batch: int, turns: int, reply: int) -> None:
-    """Episodes side by side; each turn adds an image and 12 tokens to the context."""
+    """Play a batch of episodes; each turn adds an image and 12 tokens to the context."""
 
     async def episode(seed: int) -> None:
         rng = random.Random(seed)
@@ -68,14 +68,14 @@ async def play(engine: TransformersEngine, batch: int, turns: int, reply: int) -
             sampling = Sampling(max_tokens=rng.randrange(reply // 2, reply * 3 // 2 + 1))
             request = GenerationRequest(seed, context, images, sampling, 100 * seed + turn)
             context += (await engine.generate(request)).reply_ids
-            await asyncio.to_thread(time.sleep, 0.001)  # the environment
+            await asyncio.to_thread(time.sleep, 0.001)  # stands for the environment's step
         engine.release(seed)
 
     await asyncio.gather(*map(episode, range(batch)))
 
 
 def passes(policy: CachedPolicy, batch: int, context: int) -> tuple[float, float, float]:
-    """Seconds to read the contexts, to read one more turn of each, and to sample one token."""
+    """Return the seconds to read all contexts, to read one more turn, and to decode one token."""
     turns = context // 50
 
     def request(row: int, turns: int) -> GenerationRequest:

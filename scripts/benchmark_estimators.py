@@ -1,11 +1,11 @@
-"""How long the estimators take, against the published loops over trajectories and tokens.
+"""Compares the speed of the advantage estimators with the published loops over tokens.
 
     OMP_NUM_THREADS=1 python scripts/benchmark_estimators.py
 
-The loops are the formulas as the papers give them, token after token, in plain Python on torch
-tensors. Each estimator is first checked against its loop. Then the two are run in turns, on one
-thread, and the medians of their processor time are compared; last, the estimators alone on ever
-more tokens.
+The loops implement the papers' formulas token by token, in plain Python on torch tensors. The
+script checks each estimator against its loop, and then alternates between the two on one thread
+and compares the medians of their CPU time. Finally it times the estimators with more and more
+tokens.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Streams = tuple[Tensor, Tensor, Tensor, Tensor]  # rewards, values, action mask,
 
 
 def make_streams(trajectories: int, tokens: int) -> Streams:
-    """Turns of equal length, a reward on the last token of each, observations in between."""
+    """Make trajectories with turns of equal length, each with a reward on its last token."""
     length = tokens // TURNS
     turn_ids = torch.arange(TURNS).repeat_interleave(length)
     turn_ids[torch.arange(TURNS * length) % length < OBSERVED] = -1
@@ -114,7 +114,7 @@ def loop_bi_level(
 
 
 def estimators(streams: Streams) -> dict[str, Callable[[], Tensor]]:
-    """All of them, on one batch; groups of 8, each of which knows 16 states."""
+    """Return all estimators, bound to one batch with groups of 8 and 16 states per group."""
     rewards, values, mask, turn_ids = streams
     groups = torch.arange(len(rewards)) // 8
     states = torch.where(mask, groups[:, None] * 16 + turn_ids, -1)
@@ -133,10 +133,10 @@ def estimators(streams: Streams) -> dict[str, Callable[[], Tensor]]:
 
 
 def seconds(call: Callable[[], Tensor], warm: bool) -> float:
-    """Of this process on its one thread: on a shared machine others' time is not counted.
+    """Return the CPU time of a call, which on a shared machine excludes other processes.
 
-    ``warm`` runs it once before: what ran last, on more or fewer tokens, has left caches and the
-    allocator in another state.
+    ``warm`` runs the call once before, because the previous call, with another number of tokens,
+    has left caches and the allocator in another state.
     """
     if warm:
         call()
@@ -148,7 +148,7 @@ def seconds(call: Callable[[], Tensor], warm: bool) -> float:
 def median_of_turns(
     calls: list[Callable[[], Tensor]], repeats: int, *, warm: bool = False
 ) -> list[float]:
-    """Median seconds of each, run one after the other again and again."""
+    """Return the median seconds of each call; the calls alternate."""
     rounds = [[seconds(call, warm) for call in calls] for _ in range(repeats)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
 

@@ -1,11 +1,11 @@
-"""Where the seconds of an iteration go.
+"""Measures the time of each stage of a training iteration.
 
     python scripts/benchmark_iteration.py --config configs/sokoban_vlm.yaml --iterations 5
 
-Runs a few iterations of a recipe as they are (the first is not counted), and prints the median
-seconds of each stage, the sampled tokens per second, and how much of the time the forward and
-backward passes need at the rate this machine multiplies matrices of the model's size: what is left
-is the overhead that a better program could save.
+Runs a few iterations of a recipe (the first is not counted) and prints the median seconds of each
+stage and the sampled tokens per second. It also prints a lower bound on the time of the forward and
+backward passes: their matrix products at this machine's speed for matrices of the model's size.
+The rest is overhead that could be saved.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Timings(Callback):
 
 
 def matmul_rate(width: int, inner: int, rows: int = 1024, seconds: float = 1.0) -> float:
-    """Multiply-adds per second of a matrix product of the model's size."""
+    """Return the multiply-adds per second of a matrix product of the model's size."""
     a, b = torch.randn(rows, width), torch.randn(width, inner)
     count, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
@@ -83,7 +83,8 @@ def _bound(agent, passes: int, median: dict[str, float], total: float) -> str:
     trained = sum(
         sum(p.numel() for p in m.parameters()) for m in models if m is not agent.reference
     )
-    products = median["tokens"] * (scored + 3 * passes * trained)  # backward is twice forward
+    # A backward pass costs about two forward passes.
+    products = median["tokens"] * (scored + 3 * passes * trained)
     needed = products / rate
     return (
         f"matrix products of scoring and update: about {needed:.1f} s at the {2 * rate / 1e9:.0f} "

@@ -1,14 +1,14 @@
-"""What judging adds to the rollout that it accompanies, in the same process and in another.
+"""Measures how much judging slows a rollout down, in the trainer's process and in another.
 
     OMP_NUM_THREADS=1 python scripts/benchmark_judges.py [--claims 1000] [--reply_tokens 200]
 
-The tiny text model plays Sokoban; every reply has exactly so many tokens (the published set-up
-allows 200). What is true of the room is handed to a judge as a claim as soon as a turn ends; the
-judge asks a server of straw in a process of its own, which answers after the latency. Rollouts
-without judging, with a judge beside them in the process and with one `Apart` take turns, from the
-same seeds, so that they play the same episodes. The table has medians: seconds to the last verdict;
-seconds that the trainer's process took of the processor, which other programs blur less; and those
-of its threads that judge, which they hardly blur.
+The tiny text model plays Sokoban; every reply has exactly `--reply_tokens` tokens (the published
+set-up allows 200). As soon as a turn ends, the true state is sent to a judge as a claim. The judge
+asks a fake server in another process, which answers after a fixed latency. Rollouts without
+judging, with a judge in the same process, and with a judge in `Apart` alternate and use the same
+seeds, so that they play the same episodes. The table has medians of the seconds to the last
+verdict, the CPU seconds of the trainer's process, and the CPU seconds of its judging threads. CPU
+seconds depend less on other programs than elapsed seconds.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ MODEL, CONTEXT, TURNS, AT_ONCE = "tiny-sokoban-text", 2048, 7, 128
 ROOT = Path(__file__).parents[1]
 
 
-class Judged(Sokoban):
-    """Hands a claim to a judge as soon as a reply is there. Replies are babble, so nothing moves.
+class JudgedSokoban(Sokoban):
+    """Sends a claim to a judge in every step. Replies are malformed, so the player never moves.
 
     Args:
-        judge: Who judges; None: nobody.
-        background: Where.
-        verdicts: What is under way.
-        limit: Claims to judge.
+        judge: The judge; None to judge nothing.
+        background: The loop that runs the judge.
+        verdicts: List to which the verdicts' futures are appended.
+        limit: Maximum number of claims to judge.
     """
 
     def __init__(
@@ -78,8 +78,16 @@ class Judged(Sokoban):
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of the rollout and to the last verdict; of the processor, all in all and for
-    judging; turns, verdicts."""
+    """A measured rollout.
+
+    Attributes:
+        rollout_s: Seconds of the rollout.
+        all_s: Seconds from its start to the last verdict.
+        busy_s: CPU seconds of this process.
+        judging_s: CPU seconds of this process's judging threads.
+        turns: Number of turns played.
+        verdicts: Number of verdicts.
+    """
 
     rollout_s: float
     all_s: float
@@ -90,7 +98,7 @@ class Measured:
 
 
 def judging_threads_s() -> float:
-    """Seconds of the processor that the threads of this process which judge have taken."""
+    """Return the CPU seconds of this process's judging threads so far."""
     judging = [t for t in threading.enumerate() if t.name in ("judge", "Apart")]
     idents = [thread.ident for thread in judging if thread.ident is not None]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents)
@@ -98,7 +106,7 @@ def judging_threads_s() -> float:
 
 @contextmanager
 def server(latency_s: float) -> Iterator[str]:
-    """The address of a server of straw in a process of its own."""
+    """Start a fake server in another process and yield its URL."""
     command = [sys.executable, "-m", "tests.chat_server", "--latency_s", str(latency_s)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -114,11 +122,13 @@ def rollout(
     policy, renderer = load_model(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
     engine = TransformersEngine()
     vocabulary = renderer.vocabulary(CONTEXT)
-    banned = vocabulary.banned_ids | vocabulary.stop_ids  # replies never end by themselves
+    banned = vocabulary.banned_ids | vocabulary.stop_ids  # only max_tokens ends a reply
     engine.prepare(replace(vocabulary, banned_ids=banned))
     engine.update_weights(policy, 0)
     verdicts: list[Future[Verdict]] = []
-    pool = WorkerPool(lambda: Judged(judge, background, verdicts, claims), "sokoban", size=AT_ONCE)
+    pool = WorkerPool(
+        lambda: JudgedSokoban(judge, background, verdicts, claims), "sokoban", size=AT_ONCE
+    )
     collector = Collector(engine, renderer, {"sokoban": pool}, CONTEXT)
     episodes = [
         Episode("sokoban", 2 * seed, seed, seed) for seed in range(math.ceil(claims / TURNS))
@@ -129,7 +139,7 @@ def rollout(
     wait(verdicts)
     all_s, busy_s = time.perf_counter() - started, time.process_time() - busy
     judging_s = judging_threads_s() - judging
-    assert all(verdict.result().score == 1 for verdict in verdicts)  # as the server says
+    assert all(verdict.result().score == 1 for verdict in verdicts)  # the server always answers YES
     turns = sum(len(played.turns) for played in trajectories)
     return Measured(rollout_s, all_s, busy_s, judging_s, turns, len(verdicts))
 
@@ -137,7 +147,7 @@ def rollout(
 def main() -> None:
     parser = argparse.ArgumentParser(description="What judging adds to a rollout.")
     parser.add_argument("--claims", type=int, default=1000, help="claims to judge")
-    parser.add_argument("--latency_ms", type=float, default=200, help="of each judgement")
+    parser.add_argument("--latency_ms", type=float, default=200, help="latency of each judgement")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--reply_tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
@@ -147,10 +157,10 @@ def main() -> None:
     background = BackgroundLoop()
     taken: dict[str, list[Measured]] = {}
     with server(args.latency_ms / 1000) as url:
-        judge = YesNo(OpenAIChat("straw", url, max_connections=args.connections, key_variable=None))
+        judge = YesNo(OpenAIChat("fake", url, max_connections=args.connections, key_variable=None))
         ways = {"alone": None, "a judge in this process": judge, "a judge `Apart`": Apart(judge)}
         for judging in ways.values():
-            rollout(judging, background, args, claims=70)  # to warm up
+            rollout(judging, background, args, claims=70)  # warm-up
         for _ in range(args.repeats):
             for name, judging in ways.items():
                 measured = rollout(judging, background, args, args.claims)
@@ -161,7 +171,7 @@ def main() -> None:
         f"{args.latency_ms:g} ms through {args.connections} connections, {args.threads} thread(s), "
         f"medians of {args.repeats}\n"
     )
-    print("| rollout with | s | s of the processor | of them judging | last verdict after, s |")
+    print("| rollout with | s | CPU s | of them judging | last verdict after, s |")
     print("|---|---|---|---|---|")
     for name, measured in taken.items():
         values = [statistics.median(getattr(one, what) for one in measured) for what in COLUMNS]

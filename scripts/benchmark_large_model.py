@@ -1,12 +1,12 @@
-"""Tokens a second of a large model with random weights: sampling, and a step of learning.
+"""Measures sampling and training speed, in tokens per second, of a large model with random weights.
 
     python scripts/benchmark_large_model.py MODEL --dtype bfloat16          # on a GPU
     python scripts/benchmark_large_model.py MODEL --layers 2 --hidden 256   # anywhere
 
-`MODEL` is a folder with a ``config.json``, such as tests/data/qwen2_5_vl_3b. `--episodes` episodes
-of `--turns` turns each show a picture and reply with `--reply` tokens; the same tokens are then
-learned from: forward and backward pass of PPO's policy loss with gradient checkpointing, and AdamW.
-One round warms up; the table has the next one's.
+`MODEL` is a folder with a ``config.json``, such as tests/data/qwen2_5_vl_3b. The script plays
+`--episodes` episodes of `--turns` turns; each turn has a picture and a reply of `--reply` tokens.
+It then trains on the same tokens: forward and backward pass of PPO's policy loss with gradient
+checkpointing, and a step of AdamW. The first round is a warm-up; the table has the second round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vagentrl.modules.actor import ActorModule
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch, VisionInputs
 
 WORDS_PER_TURN = 40
-NO_IMAGE = Image.new("RGB", (1, 1))  # stands where a picture is asked for
+NO_IMAGE = Image.new("RGB", (1, 1))  # placeholder; `NoisePictures` ignores an image's content
 
 
 def random_model(arguments: argparse.Namespace) -> PreTrainedModel:
@@ -56,12 +56,13 @@ def random_model(arguments: argparse.Namespace) -> PreTrainedModel:
     return model
 
 
-class Pictures:
-    """Stands for a renderer: every picture is the same square of noise.
+class NoisePictures:
+    """An image encoder for which every picture is the same square of noise.
 
     Args:
-        config: Of the model.
-        tokens: Tokens that a picture takes.
+        config: The model's configuration.
+        tokens: Number of tokens of a picture.
+        device: Device of the noise.
     """
 
     def __init__(self, config: Any, tokens: int, device: str) -> None:
@@ -82,7 +83,7 @@ class Pictures:
 async def play(
     engine: TransformersEngine, shown: list[int], arguments: argparse.Namespace
 ) -> list[list[int]]:
-    """The tokens of every episode."""
+    """Play all episodes; return the tokens of each."""
 
     async def episode(number: int) -> list[int]:
         ids: list[int] = []
@@ -164,7 +165,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = random_model(arguments)
     config: Any = model.config
-    pictures = Pictures(config, arguments.picture, device)
+    pictures = NoisePictures(config, arguments.picture, device)
     image = [config.vision_start_token_id, *[config.image_token_id] * pictures.tokens]
     shown = [*image, config.vision_end_token_id, *range(100, 100 + WORDS_PER_TURN)]
     banned = frozenset({config.image_token_id, config.video_token_id})
@@ -178,7 +179,7 @@ def main() -> None:
     rows = tuple(tuple(range(row * turns, (row + 1) * turns)) for row in range(count))
     vision = replace(pictures.encode([NO_IMAGE] * count * turns), rows=rows)
     started = sampled = learned = 0.0
-    for _ in range(2):  # the first one warms up
+    for _ in range(2):  # the first round is a warm-up
         engine.update_weights(model, 0)
         started = clock(device)
         episodes = torch.tensor(asyncio.run(play(engine, shown, arguments)), device=device)

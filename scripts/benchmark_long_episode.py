@@ -1,12 +1,12 @@
-"""What an episode of hundreds of turns costs: memory and time, batch after batch.
+"""Measures memory and time of episodes with hundreds of turns, batch by batch.
 
     OMP_NUM_THREADS=1 python scripts/benchmark_long_episode.py
 
-Plays one Sokoban episode of 400 turns in each of several environments with the tiny text model, 50
-turns in a batch, as `data.turns` does, and prints after every batch the longest context, the memory
-that Python holds and the seconds that the batch took. With a window context and time stay what they
-are, and memory grows by the tokens of the replies alone, which a resumed run plays again. The whole
-history (`--window -1`) grows until the context is full, and the episode ends there.
+Plays one Sokoban episode of 400 turns in each of several environments with the tiny text model, in
+batches of 50 turns, as `data.turns` does. After every batch it prints the longest context, Python's
+memory and the seconds of the batch. With a window, context and time stay constant, and memory grows
+only by the replies' tokens, which are kept so that a resumed run can replay the episode. With the
+full history (`--window -1`) the context grows until it is full, and then the episode ends.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from vagentrl_envs.sokoban import Sokoban
 MODEL = "tiny-sokoban-text"
 
 
-class Endless(Sokoban):
-    """Goes on when it is solved: what is measured is the length, not the play."""
+class EndlessSokoban(Sokoban):
+    """Continues after the room is solved, so that every episode reaches the limit of turns."""
 
     def _act(self, action: str) -> Outcome:
         outcome = super()._act(action)
@@ -55,14 +55,16 @@ def longest_context(trajectory: Trajectory) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What an episode of hundreds of turns costs.")
+    parser = argparse.ArgumentParser(
+        description="Memory and time of episodes with hundreds of turns."
+    )
     parser.add_argument("--environments", type=int, default=16)
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument(
         "--batch", type=int, default=50, help="turns of each environment in a batch"
     )
     parser.add_argument(
-        "--window", type=int, default=2, help="earlier turns that are seen; -1: all"
+        "--window", type=int, default=2, help="number of earlier turns in the context; -1 for all"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,7 +76,10 @@ def main() -> None:
     engine.prepare(renderer.vocabulary(room))
     engine.update_weights(load_model(MODEL), 0)
     make = partial(
-        Endless, observation="text", turn_limit=arguments.turns, format=Grounding("structured")
+        EndlessSokoban,
+        observation="text",
+        turn_limit=arguments.turns,
+        format=Grounding("structured"),
     )
     context = FullHistory() if arguments.window < 0 else Window(arguments.window)
     pools = {"train": WorkerPool(make, "train")}

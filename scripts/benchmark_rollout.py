@@ -1,15 +1,17 @@
-"""How fast episodes are collected: engines and loops side by side, same model, same environment.
+"""Compares the rollout speed of engines and of TRL, with the same model and environment.
 
     OMP_NUM_THREADS=1 python scripts/benchmark_rollout.py [--images] [--step_ms 50] [--repeats 5]
 
-Episodes have 1 to 7 turns, drawn by seed; every reply has exactly 16 tokens; an observation is
-some text and, with `--images`, a picture of 84 x 84 pixels. Our ways are measured in turn,
-`--repeats` times; the table has medians. Where they are installed:
+Episodes have 1 to 7 turns, drawn from the seed; every reply has exactly 16 tokens; an observation
+is a line of text and, with `--images`, a picture of 84 x 84 pixels. The engines of this project
+alternate, `--repeats` times; the table has medians. The following are included if they are
+installed:
 
 - vLLM, see docs/engines.md;
-- TRL's multi-turn loop (``GRPOTrainer._generate`` with an ``environment_factory``, timed alone):
-  ``pip install trl==1.16.0 accelerate datasets jmespath``. It knows no way to end a reply but its
-  end of turn, so the model is made to play tool calls; the chat template is ours.
+- TRL's multi-turn loop (``GRPOTrainer._generate`` with an ``environment_factory``; only this method
+  is timed): ``pip install trl==1.16.0 accelerate datasets jmespath``. TRL continues an episode only
+  after a tool call, so every reply but the last is parsed as one. The chat template is this
+  project's.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def words(seed: int, turn: int) -> str:
 
 
 class Walk(Environment):
-    """Lasts as many turns as its seed says, whatever the agent does."""
+    """An episode whose number of turns depends only on its seed."""
 
     def __init__(self, images: bool, step_s: float) -> None:
         super().__init__(NoThink())
@@ -87,7 +89,7 @@ def ours(
     engine: Engine, lockstep: bool, policy: Any, renderer: Renderer, arguments: argparse.Namespace
 ) -> Callable[[], Measured]:
     vocabulary = renderer.vocabulary(CONTEXT)
-    engine.prepare(  # replies never end by themselves
+    engine.prepare(  # stop tokens are banned, so that only max_tokens ends a reply
         replace(
             vocabulary,
             banned_ids=vocabulary.banned_ids | vocabulary.stop_ids,
@@ -100,7 +102,7 @@ def ours(
     episodes = [Episode("walk", seed, seed, seed) for seed in range(arguments.episodes)]
 
     def measure() -> Measured:
-        engine.update_weights(policy, 0)  # every time with an empty cache
+        engine.update_weights(policy, 0)  # also clears the cache
         tokens, started = engine.sampled_tokens, time.perf_counter()
         collector.collect(episodes, Sampling(max_tokens=REPLY_TOKENS))
         return time.perf_counter() - started, engine.sampled_tokens - tokens
@@ -109,7 +111,7 @@ def ours(
 
 
 def trl(model: str, arguments: argparse.Namespace) -> Callable[[], Measured]:
-    """TRL's own loop, run by its trainer; only `_generate` is timed."""
+    """Run TRL's trainer; return a function that yields the timings of its `_generate`."""
     import os
     import tempfile
 
@@ -161,7 +163,7 @@ def trl(model: str, arguments: argparse.Namespace) -> Callable[[], Measured]:
             return 0.0
 
     def parsed(tokens: Any, ids: Any, prefix: Any = None, tools: Any = None) -> dict[str, Any]:
-        """A call of the tool until the episode is over, whatever was sampled."""
+        """Parse every reply as a tool call until the episode ends, whatever was sampled."""
         turn, of = tokens.decode(prefix).rpartition("turn ")[2].split()[:3:2]
         message: dict[str, Any] = {"role": "assistant", "content": tokens.decode(ids)}
         if int(turn) < int("".join(c for c in of if c.isdigit())):
@@ -209,14 +211,16 @@ def trl(model: str, arguments: argparse.Namespace) -> Callable[[], Measured]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How fast episodes are collected.")
+    parser = argparse.ArgumentParser(description="Rollout speed of engines and of TRL.")
     parser.add_argument("--images", action="store_true")
     parser.add_argument("--episodes", type=int, default=64)
-    parser.add_argument("--step_ms", type=float, default=0.0, help="an environment's step")
+    parser.add_argument(
+        "--step_ms", type=float, default=0.0, help="duration of an environment's step"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--processes", type=int, default=2, help="of ReplicatedEngine; 1: leave out"
+        "--processes", type=int, default=2, help="processes of ReplicatedEngine; 1 to skip it"
     )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -235,13 +239,13 @@ def main() -> None:
         ways["vLLM, continuous"] = ours(engine, False, *common)
     results: dict[str, list[Measured]] = {name: [] for name in ways}
     for measure in ways.values():
-        measure()  # warm
+        measure()  # warm-up
     for _ in range(arguments.repeats):
         for name, measure in ways.items():
             results[name].append(measure())
     if find_spec("trl"):
         measure = trl(model, arguments)
-        measure()  # warm
+        measure()  # warm-up
         results["TRL 1.16"] = [measure() for _ in range(arguments.repeats)]
     turns = sum(turns_of(seed) for seed in range(arguments.episodes))
     print(

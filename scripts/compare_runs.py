@@ -1,11 +1,11 @@
-"""Several runs of each recipe in one table and one figure.
+"""Compares several runs of each recipe in a table and a figure.
 
     python scripts/compare_runs.py --figure docs/figures/sokoban.png \
         "images, Bi-Level GAE=runs/sokoban_vlm/version_*" "text=runs/sokoban_text/version_*"
 
-Each argument is a label and the folders of its runs (one per training seed), which hold the
-`summary.json` that `vagentrl fit` writes. Prints a Markdown table: mean and standard deviation over
-seeds of the held-out success before and after, and the minutes that a run took.
+Each argument is a label and a pattern for the folders of its runs, one per training seed, with the
+`summary.json` that `vagentrl fit` writes. Prints a Markdown table with mean and standard deviation
+over seeds of the held-out success before and after training, and the minutes of a run.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from matplotlib.axes import Axes
 
 
 def load(pattern: str) -> list[dict]:
-    """The summaries of the runs that a pattern matches."""
+    """Read the summaries of the runs that match a pattern."""
     paths = sorted(Path(folder) / "summary.json" for folder in glob.glob(pattern))
     summaries = [json.loads(path.read_text()) for path in paths if path.is_file()]
     if not summaries:
-        raise SystemExit(f"no summary.json under {pattern!r}; has a run ended there?")
+        raise SystemExit(f"no summary.json under {pattern!r}; has any run there finished?")
     return summaries
 
 
@@ -52,7 +52,7 @@ def row(label: str, runs: list[dict]) -> str:
 
 
 def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
-    """Each run as a thin line, their mean as a thick one."""
+    """Draw each run as a thin line and their mean as a thick one."""
     curves = [
         {int(e["iteration"]): e["val/success_rate"] for e in run["evaluations"]} for run in runs
     ]

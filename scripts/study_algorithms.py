@@ -1,11 +1,11 @@
-"""Which algorithm learns what: the same episodes, the same steps, only the credit differs.
+"""Compares algorithms on several environments, with the same number of episodes and steps.
 
     python scripts/study_algorithms.py --jobs 2 --figure docs/figures/algorithms.png
 
-Trains every algorithm on every test-bed with three seeds, all with 8 groups of 8 episodes in an
-iteration, into `runs/study/`; runs that have ended are not run again. Prints a Markdown table per
-test-bed (held-out success, mean and standard deviation over seeds; seconds of a run spent on
-sampling, scoring and updating) and draws the learning curves. One thread per run.
+Trains every algorithm on every environment with three seeds and 8 groups of 8 episodes per
+iteration, into `runs/study/`; finished runs are not repeated. Prints a Markdown table per
+environment (held-out success, mean and standard deviation over seeds; seconds of a run spent on
+sampling, scoring and updating) and draws the learning curves. Each run uses one thread.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BEDS = {
     "FrozenLake": ("configs/frozen_lake.yaml", 15),
     "Bandit": ("configs/bandit.yaml", 20),
 }
-"""Configuration and iterations of each test-bed."""
+"""Configuration and number of iterations of each environment."""
 
 
 def callbacks(*names: str) -> str:
-    """The recipe's callbacks, without pictures and checkpoints."""
+    """Return the setting for these callbacks, without pictures and checkpoints."""
     settings = {
         "KLControl": {"coefficient": 0.02, "place": "loss", "estimator": "k3"},
         "CriticWarmup": {},
@@ -52,7 +52,7 @@ ALGORITHMS = {
         callbacks("KLControl", "CriticWarmup"),
     ],
     "GRPO": ["--model.advantage=GroupRelative", callbacks("KLControl")],
-    "StarPO-S": [  # PPO on half of the groups, without KL
+    "StarPO-S": [  # PPO without KL, on the half of the groups with the highest variance of return
         "--model.advantage=MaskedGAE",
         "--model.aggregation.mode=trajectory_mean",
         "--data.filter=TopFraction",
@@ -91,13 +91,13 @@ def table(runs: dict[str, list[dict]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Which algorithm learns what.")
+    parser = argparse.ArgumentParser(description="Compare algorithms on several environments.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--beds", nargs="+", default=list(BEDS), choices=list(BEDS))
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    wanted = [  # seed by seed, so that an early look shows every algorithm
+    wanted = [  # ordered by seed, so that unfinished studies already have every algorithm
         Run(run_folder(bed, algorithm, seed), BEDS[bed][0], seed, settings(bed, algorithm))
         for seed in range(1, arguments.seeds + 1)
         for bed, algorithm in product(arguments.beds, ALGORITHMS)

@@ -1,12 +1,12 @@
-"""Do hints that are often wrong teach what the agent can then do without them?
+"""Tests whether training with often wrong hints improves the agent's success without hints.
 
     python scripts/study_hints.py --jobs 2 --figure docs/figures/hints.png
 
-Trains `configs/frozen_lake_hints.yaml` (GRPO, with a reward at the goal alone that a random walk
-hardly ever reaches) without hints and with several shares of exploration, three seeds each, into
-`runs/hints/`; runs that have ended are not run again. Prints a Markdown table (held-out success
-without and with hints, mean and standard deviation over seeds) and draws the learning curves
-without hints. One thread per run.
+Trains `configs/frozen_lake_hints.yaml` (GRPO; the only reward is at the goal, which a random walk
+hardly ever reaches) without hints and with several values of epsilon, three seeds each, into
+`runs/hints/`; finished runs are not repeated. Prints a Markdown table (held-out success without and
+with hints, mean and standard deviation over seeds) and draws the learning curves without hints.
+Each run uses one thread.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def run_folder(arm: str, seed: int) -> Path:
     return ROOT / "runs/hints" / name / f"seed_{seed}"
 
 
-def hints_on_a_shortest_way(arm: str, lakes: int = 300) -> float:
-    """Share of the hints that name a move nearer to the goal, along walks at random.
+def share_of_good_hints(arm: str, lakes: int = 300) -> float:
+    """Return the share of hints, along random walks, whose action leads nearer to the goal.
 
-    More than the oracle's share is right: an action that is not the oracle's may be as good.
+    The share is larger than `right`, because other actions than the oracle's may be as good.
     """
     args = ["--config", CONFIG, ARMS[arm], f"{HINTS}.hint_share=1"]
     environment = VagentCLI(args, run=False).datamodule.environments["train"]()
@@ -82,7 +82,7 @@ def table(runs: dict[str, list[dict]]) -> str:
         hinted = [each[-1]["val/hinted/success_rate"] for each in evaluations]
         cells = [
             arm,
-            "–" if arm == "no hints" else f"{hints_on_a_shortest_way(arm):.2f}",
+            "–" if arm == "no hints" else f"{share_of_good_hints(arm):.2f}",
             mean_and_spread([each[0]["val/success_rate"] for each in evaluations]),
             mean_and_spread(halfway),
             mean_and_spread(after),
@@ -95,13 +95,13 @@ def table(runs: dict[str, list[dict]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What do hints teach?")
+    parser = argparse.ArgumentParser(description="Train with and without hints.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
-    wanted = [  # seed by seed, so that an early look shows every arm
+    wanted = [  # ordered by seed, so that unfinished studies already have every arm
         Run(run_folder(arm, seed), CONFIG, seed, [ARMS[arm]])
         for seed in range(1, arguments.seeds + 1)
         for arm in arguments.arms

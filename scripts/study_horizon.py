@@ -1,10 +1,10 @@
-"""What a limit on turns is taken for: the end of the task, or a cut with a value after it.
+"""Compares treating a turn limit as the end of the task with bootstrapping from the critic there.
 
     python scripts/study_horizon.py
 
 Trains `configs/sokoban_vlm.yaml` with three seeds under either `data.at_limit`, into
-`runs/horizon/`; runs that have ended are not run again. Prints a Markdown table (held-out success,
-mean and standard deviation over seeds). One thread per run.
+`runs/horizon/`; finished runs are not repeated. Prints a Markdown table (held-out success, mean and
+standard deviation over seeds). Each run uses one thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def table(runs: dict[str, list[dict]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What is a limit on turns taken for?")
+    parser = argparse.ArgumentParser(description="Compare the two settings of data.at_limit.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=20)
@@ -55,7 +55,7 @@ def main() -> None:
         f"--trainer.check_val_every_n_epoch={max(arguments.iterations // 2, 1)}",
         callbacks("KLControl", "CriticWarmup"),
     ]
-    wanted = [  # seed by seed, so that an early look shows both arms
+    wanted = [  # ordered by seed, so that unfinished studies already have both arms
         Run(
             arguments.folder / arm / f"seed_{seed}",
             CONFIG,

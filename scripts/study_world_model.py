@@ -1,12 +1,12 @@
-"""What the reward for true claims does: the same start, the same budget, with and without it.
+"""Compares training with and without a reward for true claims, from the same start.
 
     python scripts/study_world_model.py --figure docs/figures/world_model.png
 
-Trains `configs/sokoban_world_model.yaml` with three seeds as it is, and with three in which claims
-are judged but earn nothing, into `runs/world_model/`; runs that have ended are not run again.
-Prints a Markdown table (held-out episodes; mean and standard deviation over seeds) and draws the
-shares of right claims and the success in the episodes of each iteration; with one seed both arms
-play the same rooms. One thread per run.
+Trains `configs/sokoban_world_model.yaml` with three seeds, once as it is and once with claims that
+are judged but not rewarded, into `runs/world_model/`; finished runs are not repeated. Prints a
+Markdown table (held-out episodes; mean and standard deviation over seeds) and draws the shares of
+right claims and the success of each iteration's episodes. For a given seed, both arms play the same
+rooms. Each run uses one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 CONFIG = "configs/sokoban_world_model.yaml"
 ARMS = {"without": (0.0, 0.0), "with": (0.4, 0.15)}
-"""What a right observation and a right prediction earn in each arm; solving the room earns 1.1."""
+"""Rewards of a right observation and a right prediction in each arm; a solved room earns 1.1."""
 SHOWN = {
     "observation_right": "observations all right",
     "prediction_right": "predictions all right",
@@ -38,7 +38,7 @@ SHOWN = {
 
 
 def callbacks(observation: float, prediction: float) -> str:
-    """The configuration's, without pictures and checkpoints."""
+    """Return the setting for the configuration's callbacks, without pictures and checkpoints."""
     settings = {
         "judge": {"class_path": "vagentrl_judges.exact_state.ExactState"},
         "observation_coefficient": observation,
@@ -74,7 +74,7 @@ def table(runs: dict[str, list[dict]]) -> str:
 
 
 def collected(arm: str, name: str) -> list[list[float]]:
-    """What each run logged about the episodes of its iterations."""
+    """Return, for each run, the logged values of a rollout metric."""
     curves = []
     for folder in sorted((ROOT / "runs/world_model" / arm).glob("seed_*")):
         events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
@@ -84,7 +84,7 @@ def collected(arm: str, name: str) -> list[list[float]]:
 
 
 def draw(axes: Axes, arm: str, curves: list[list[float]], color: str) -> None:
-    """Each run as a thin line, their mean as a thick one."""
+    """Draw each run as a thin line and their mean as a thick one."""
     for each in curves:
         axes.plot(each, color=color, alpha=0.3, linewidth=1)
     means = [statistics.mean(values) for values in zip(*curves, strict=True)]
@@ -92,7 +92,7 @@ def draw(axes: Axes, arm: str, curves: list[list[float]], color: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the reward for true claims does.")
+    parser = argparse.ArgumentParser(description="Train with and without a reward for true claims.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=20)

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible server of straw: it says what it is told to, and fails as it is told to.
+"""A fake OpenAI-compatible server with scripted answers and failures.
 
-    python -m tests.chat_server --latency_s 0.2    # for benchmarks; prints its address, says YES
+    python -m tests.chat_server --latency_s 0.2    # for benchmarks: prints its URL, answers YES
 
-It needs nothing but the standard library.
+It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Answer:
     """An HTTP answer.
 
     Attributes:
-        status: Its status.
-        body: Its body.
-        headers: Further headers.
-        delay_s: Seconds before it begins.
-        cut: Close the connection after so many bytes of the body.
+        status: The HTTP status.
+        body: The body.
+        headers: Additional headers.
+        delay_s: Seconds before the answer starts.
+        cut: Close the connection after this many bytes of the body.
         drip_s: Seconds between one byte of the body and the next.
     """
 
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked: the path, the headers (in lower case) and the fields of the body."""
+    """A request: the path, the headers (names in lower case) and the fields of the JSON body."""
 
     path: str
     headers: Mapping[str, str]
@@ -53,12 +53,12 @@ class Request:
 
 
 def completion(text: str | None, *, finish: str = "stop", metered: bool = True) -> str:
-    """The body of a chat completion: ten tokens read, five written."""
+    """Return the body of a chat completion with 10 prompt tokens and 5 reply tokens."""
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     return json.dumps(
         {
-            "id": "1", "object": "chat.completion", "created": 0, "model": "straw",
+            "id": "1", "object": "chat.completion", "created": 0, "model": "fake",
             "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         }
         | ({"usage": usage} if metered else {})
@@ -76,12 +76,12 @@ def refuses(status: int, message: str = "no", code: str | None = None, **headers
 
 
 class ChatServer:
-    """Answers in the order of arrival, or by the prompt.
+    """A server whose answers are a function of the request.
 
     Attributes:
-        answer: From the request to its answer.
-        requests: Every request, in the order of arrival.
-        most_at_once: The most requests that were being answered at a time.
+        answer: Maps a request to its answer.
+        requests: Every request, in order of arrival.
+        most_at_once: The largest number of requests that were in progress at a time.
     """
 
     def __init__(self, answer: Callable[[Request], Answer]) -> None:
@@ -91,7 +91,7 @@ class ChatServer:
         self._at_once = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request after request."""
+        """Answer all requests of one connection."""
         try:
             while await self._exchange(reader, writer):
                 pass
@@ -132,10 +132,10 @@ class ChatServer:
 
 @contextmanager
 def serving(*answers: Answer | Callable[[Request], Answer]) -> Iterator[tuple[ChatServer, str]]:
-    """A server on this machine and its address.
+    """Run a server on this machine; yield the server and its URL.
 
-    It gives these answers one after the other, the last one for ever; a function among them is
-    asked.
+    It gives these answers in turn and then repeats the last one. A function is called with the
+    request and returns the answer.
     """
     turns = iter(answers)
     current: list[Answer | Callable[[Request], Answer]] = []
@@ -170,7 +170,7 @@ async def _close(listening: asyncio.Server) -> None:
     await asyncio.gather(*connections, return_exceptions=True)
 
 
-# ----------------------------------------------------------------------------- beside a benchmark
+# --------------------------------------------------------------------------------- benchmarks
 
 
 async def _serve_for_ever(latency_s: float) -> None:
@@ -186,6 +186,6 @@ async def _serve_for_ever(latency_s: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A chat server of straw.")
+    parser = argparse.ArgumentParser(description="A fake chat server.")
     parser.add_argument("--latency_s", type=float, default=0.2)
     asyncio.run(_serve_for_ever(parser.parse_args().latency_s))

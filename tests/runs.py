@@ -1,4 +1,4 @@
-"""Whole runs of the toy task, through the command line's own code."""
+"""Complete runs of the toy task with the command line's code."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _FOLDERS = TemporaryDirectory(prefix="vagentrl-tests-")
 
 @cache
 def checkpoint(images: bool = False) -> str:
-    """Folder of a model that can play the toy task, badly."""
+    """Save an untrained model for the toy task, and return its folder."""
     folder = Path(_FOLDERS.name) / ("images" if images else "text")
     shape = replace(toy.shape(images), context_length=1024)
     torch.manual_seed(0)
@@ -36,13 +36,13 @@ def checkpoint(images: bool = False) -> str:
 
 
 def arguments(*overrides: str, images: bool = False) -> list[str]:
-    """What to say after ``vagentrl fit`` for the toy run."""
+    """Return the command-line arguments of ``vagentrl fit`` for the toy run."""
     shown = ["--data.env.init_args.images", str(images).lower()]
     return ["--config", str(TOY_RUN), "--model.policy", checkpoint(images), *shown, *overrides]
 
 
 def prepare(*overrides: str, images: bool = False) -> VagentCLI:
-    """The toy run's trainer, module and datamodule, before anything is run."""
+    """Build the toy run's trainer, module and datamodule without running them."""
     return VagentCLI(arguments(*overrides, images=images), run=False)
 
 
@@ -52,12 +52,12 @@ def fit(*overrides: str, images: bool = False) -> VagentCLI:
 
 
 def callbacks(cli: VagentCLI) -> list[Callback]:
-    """The trainer's own list."""
+    """Return the trainer's list of callbacks, which may be changed."""
     return cli.trainer.callbacks  # pyright: ignore
 
 
 def folder(cli: VagentCLI) -> Path:
-    """Where the run wrote."""
+    """Return the run's folder."""
     return Path(cli.trainer.log_dir or "")
 
 
@@ -66,14 +66,14 @@ def summary(cli: VagentCLI) -> dict[str, Any]:
 
 
 def events(cli: VagentCLI) -> EventAccumulator:
-    """What the run told TensorBoard."""
+    """Read the run's TensorBoard events."""
     accumulator = EventAccumulator(str(folder(cli)), size_guidance={"scalars": 0, "images": 0})
     accumulator.Reload()
     return accumulator
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Equal for modules that are equal bit for bit."""
+    """Return a hash of a module's weights and buffers."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())

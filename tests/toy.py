@@ -22,11 +22,11 @@ TASK = "Say go until nothing is left."
 
 
 class Countdown(Environment):
-    """Starts at ``seed % 4 + 1``; every "go" counts one down, at 0 it is over.
+    """A counter that starts at ``seed % 4 + 1``; every "go" subtracts one, and 0 ends the episode.
 
     Args:
-        images: Show what is left as a picture too, 28 pixels wide for each.
-        turn_limit: Turns after which it is truncated.
+        images: Add a picture to the observation, 28 pixels wider for each count left.
+        turn_limit: Number of turns after which the episode is truncated.
     """
 
     def __init__(self, images: bool = False, turn_limit: int = 5) -> None:
@@ -63,12 +63,12 @@ class Countdown(Environment):
 
 
 def picture(left: int) -> Image.Image:
-    """Another picture, of another size, for every number."""
+    """Return a picture whose size depends on the number left."""
     return Image.linear_gradient("L").resize((28 * (left + 1), 28)).convert("RGB")
 
 
 def shape(images: bool) -> TinyModel:
-    """As small as it gets with every part of the architecture in it."""
+    """Return the smallest model that has every part of the architecture."""
     return TinyModel(
         images=images,
         hidden_size=32,
@@ -95,7 +95,7 @@ def renderer(images: bool = False) -> Renderer:
 
 
 def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Random weights, larger than usual: its distributions are far from uniform."""
+    """Build a model with large random weights, so that its distributions are not uniform."""
     policy = build_model(shape(images), tokenizer()).to(dtype=dtype).eval()  # pyright: ignore
     for parameter in policy.parameters():
         if parameter.dim() > 1:
@@ -104,7 +104,7 @@ def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTraine
 
 
 def encode_reply(text: str) -> tuple[int, ...]:
-    """A whole reply, end of turn included."""
+    """Return a reply's token ids, end of turn included."""
     ids = tokenizer().encode(text, add_special_tokens=False)
     return (*ids, renderer().end_of_turn)
 
@@ -118,7 +118,7 @@ def play(
     group_id: int = 0,
     context: Context = FullHistory(),  # noqa: B008 (frozen)
 ) -> Trajectory:
-    """The episode with these replies, put together by hand."""
+    """Build the trajectory of an episode with these replies, without a collector."""
     environment, turns = Countdown(images, turn_limit), []
     observation = environment.reset(seed)
     conversation = Conversation(renderer(images), context, environment.system_prompt())

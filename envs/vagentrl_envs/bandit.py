@@ -1,4 +1,4 @@
-"""A bandit with two arms whose names hint at the risk: does the agent learn what pays?"""
+"""A two-armed bandit whose arms have names that suggest their risk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS = tuple(Pair(*names) for names in (
     ("Calendar", "Dice"), ("Ruler", "Roulette"), ("Checkers", "Poker"), ("Hamster", "Cobra"),
     ("Lamb", "Wolf"),
 ))  # fmt: skip
-"""Every name occurs once, and every risky one sounds riskier than any steady one."""
+"""Every name occurs once, and every risky name sounds riskier than any steady one."""
 
 
 class Bandit(ActionEnvironment):
@@ -48,17 +48,17 @@ class Bandit(ActionEnvironment):
     The steady arm pays ``steady_reward`` every time, the risky one ``risky_reward`` with
     probability ``risky_chance`` and otherwise nothing: by default 0.1 against 0.25 on average.
     The arm whose name sounds risky is the risky one. Success is pulling the arm that pays more on
-    average, whatever it paid this time. Which names stand for the arms, and in what order they are
-    said, is drawn from the seed. Training, validation and test share no pair of names.
+    average, whatever it paid this time. The names of the arms and their order are drawn from the
+    seed. Training, validation and test share no pair of names.
 
     Args:
-        pairing: ``fixed`` keeps to the 60 pairs as they are written, so that held-out names are
-            new altogether: do words mean something to the agent? ``mixed`` lets any steady name
-            meet any risky one, so that held-out pairs are new combinations of known names: within
-            reach of a model without a language.
-        steady_reward: What the steady arm pays.
-        risky_reward: What the risky arm pays when it does.
-        risky_chance: Probability that it does.
+        pairing: ``fixed`` uses the 60 pairs in `PAIRS`, so that all names in held-out episodes are
+            new, which tests whether the agent understands their meaning. ``mixed`` combines any
+            steady name with any risky one, so that held-out pairs are new combinations of known
+            names, which a model without pretrained language can learn too.
+        steady_reward: Reward of the steady arm.
+        risky_reward: Reward of the risky arm when it pays.
+        risky_chance: Probability that the risky arm pays.
         **settings: The settings of ``ActionEnvironment``.
     """
 
@@ -77,14 +77,14 @@ class Bandit(ActionEnvironment):
         super().__init__(action_names=names, turn_limit=1, actions_per_turn=1, **settings)
         if self.default_action is not None:
             raise ConfigError(
-                f"default_action is {self.default_action!r}, but the arms have other names in "
-                "every episode; let invalid_action be skip"
+                f"default_action is {self.default_action!r}, but the arms have different names in "
+                "every episode; set invalid_action to skip"
             )
         if not 0 <= risky_chance <= 1:
-            raise ConfigError(f"risky_chance is {risky_chance}; it is a probability")
+            raise ConfigError(f"risky_chance is {risky_chance}; give a probability from 0 to 1")
         if steady_reward == risky_chance * risky_reward:
             raise ConfigError(
-                f"both arms pay {steady_reward} on average, so neither is right; change "
+                f"both arms pay {steady_reward} on average, so neither is better; change "
                 "steady_reward, risky_reward or risky_chance"
             )
         self.pairing = pairing
@@ -99,7 +99,7 @@ class Bandit(ActionEnvironment):
         return () if self._over else (self._better,)
 
     def step(self, reply: Reply) -> StepResult:
-        # one turn is the whole game: nothing of value follows, not even a malformed reply
+        # The episode ends after one turn, also after a malformed reply.
         return replace(super().step(reply), terminated=True, truncated=False)
 
     def initial_state(self, seed: int) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Bandit(ActionEnvironment):
         self._steady, self._risky = reversed(pair) if self.misleading else pair
         self.action_names = pair if rng.random() < 0.5 else (pair.risky, pair.steady)
         self._spellings = {name.casefold(): name for name in self.action_names}
-        # trailing zeros do not change a seed: the 1 keeps this apart from the names' stream
+        # Trailing zeros do not change a seed, so the 1 separates this stream from the names'.
         self._luck = np.random.default_rng((seed, transition_seed, 1)).random()
 
     def _act(self, action: str) -> Outcome:
@@ -138,19 +138,20 @@ class Bandit(ActionEnvironment):
 
 
 class BanditRev(Bandit):
-    """The same with the names swapped: the arm whose name sounds risky is the steady one.
+    """A `Bandit` with misleading names: the arm whose name sounds risky is the steady one.
 
-    The hint points the wrong way, so what the words mean must be unlearned.
+    The agent must unlearn what the words suggest.
     """
 
     misleading = True
 
 
 def _draw(rng: np.random.Generator, pairing: str, split: Split) -> Pair:
-    """A pair of a split.
+    """Draw a pair of names of a split.
 
-    The last digit of a pair's number decides: 0 is for validation and 5 for test. The number of a
-    mixed pair is the sum of the two numbers that its names have among the fixed ones.
+    The last digit of a pair's number decides its split: 0 is validation, 5 is test, and the others
+    are training. The number of a fixed pair is its index in `PAIRS`; the number of a mixed pair is
+    the sum of the indices of its two names.
     """
     remainders, divisor = _NUMBERS[split]
     total = int(rng.choice(remainders)) + divisor * int(rng.integers(len(PAIRS) // divisor))
@@ -165,4 +166,4 @@ _NUMBERS: dict[Split, tuple[tuple[int, ...], int]] = {
     "validation": ((0,), 10),
     "test": ((5,), 10),
 }
-"""The numbers of each split's pairs: their remainders, and the divisor."""
+"""The remainders and the divisor that define the numbers of each split's pairs."""

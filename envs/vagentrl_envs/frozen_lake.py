@@ -28,9 +28,9 @@ Cell = tuple[int, int]
 
 FROZEN, HOLE, GOAL, PLAYER, FALLEN, ARRIVED = range(6)
 DIRECTIONS: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
-"""Rows and columns that a move up, down, left, right goes."""
+"""Up, down, left, right, as (row, column) steps."""
 SIDEWAYS = ((2, 3), (2, 3), (0, 1), (0, 1))
-"""The directions at right angles to each."""
+"""For each direction, the two directions at right angles to it."""
 
 MAPS = {
     "4x4": ("SFFF", "FHFH", "FFFH", "HFFG"),
@@ -39,21 +39,21 @@ MAPS = {
         "FFFHFFFF", "FHHFFFHF", "FHFFHFHF", "FFFHFFFG",
     ),
 }  # fmt: skip
-"""Gymnasium's, in its letters: start, frozen, hole, goal."""
+"""Gymnasium's maps, in its letters: S start, F frozen, H hole, G goal."""
 
 FEWEST_LAKES = 5
-"""Different lakes that each split needs at least."""
+"""Minimum number of different lakes in each split."""
 TRIALS = 1000
-"""Lakes that are drawn to count the different ones."""
+"""Number of draws in which `FEWEST_LAKES` different lakes must occur in each split."""
 DRAWS = 10_000
-"""Lakes that are drawn before a seed is given up: ample where `TRIALS` gave `FEWEST_LAKES`."""
+"""Number of draws after which a seed fails; ample for settings that pass with `TRIALS` draws."""
 
 FRAME_CELL = 48
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The names of things.
+    """The names of actions and objects.
 
     Args:
         actions: Up, down, left and right.
@@ -108,7 +108,7 @@ class Lake:
 
     @classmethod
     def parse(cls, lines: Sequence[str]) -> tuple[Lake, Cell]:
-        """A lake and its start, from one line of Gymnasium's letters per row."""
+        """Parse a lake and its start from rows of Gymnasium's letters."""
         letters = "".join(lines)
         if (
             len({len(line) for line in lines}) != 1
@@ -128,18 +128,18 @@ class Lake:
         return cls((len(lines), columns), holes, goal), start
 
     def move(self, cell: Cell, direction: int) -> Cell:
-        """Where a move ends; at the goal and in a hole the game is over, so nothing moves."""
+        """Return the cell after a move; at the goal and in a hole the player cannot move."""
         return cell if cell == self.goal or cell in self.holes else self.beside(cell, direction)
 
     def beside(self, cell: Cell, direction: int) -> Cell:
-        """The next cell in a direction; at the edge the same one."""
+        """Return the neighbouring cell in a direction; at the edge, the same cell."""
         down, right = DIRECTIONS[direction]
         row, column = cell[0] + down, cell[1] + right
         inside = 0 <= row < self.size[0] and 0 <= column < self.size[1]
         return (row, column) if inside else cell
 
     def distances(self) -> dict[Cell, int]:
-        """Moves from each cell to the goal if none slips; only cells that can reach it."""
+        """Return the moves to the goal, without slipping, from each cell that can reach it."""
         return _distances(self)
 
     def codes(self, player: Cell) -> np.ndarray:
@@ -161,7 +161,7 @@ class Lake:
 def _distances(lake: Lake) -> dict[Cell, int]:
     found = {lake.goal: 0}
     queue = [lake.goal]
-    for cell in queue:  # which grows
+    for cell in queue:  # the queue grows in the loop
         for before in (lake.beside(cell, direction) for direction in range(4)):
             if before not in found and before not in lake.holes:
                 found[before] = found[cell] + 1
@@ -170,7 +170,7 @@ def _distances(lake: Lake) -> dict[Cell, int]:
 
 
 def ways(direction: int, slip: float) -> dict[int, float]:
-    """The directions that a move may take instead of `direction`, it included: probabilities."""
+    """Return the probability of each direction that a move in `direction` may take."""
     return {direction: 1 - slip} | {side: slip / 2 for side in SIDEWAYS[direction]}
 
 
@@ -180,8 +180,8 @@ class LakeSpec:
 
     Attributes:
         size: Rows and columns.
-        holes: Holes.
-        random_start: Start anywhere, not at the top left.
+        holes: Number of holes.
+        random_start: Start at a random cell instead of the top left one.
         shortest: Fewest moves from the start to the goal.
         longest: Most moves from the start to the goal.
     """
@@ -193,9 +193,9 @@ class LakeSpec:
     longest: int
 
     def draw(self, seed: int) -> tuple[Lake, Cell]:
-        """The lake of a seed and the cell to start from.
+        """Draw the lake of a seed and the cell to start from.
 
-        The lake is of its seed's split, so that no lake occurs in two of them.
+        The lake belongs to the seed's split, so that no lake occurs in two splits.
         """
         rng, split = np.random.default_rng(seed), split_of(seed)
         for _ in range(DRAWS):
@@ -205,7 +205,7 @@ class LakeSpec:
         raise EnvError(f"no lake of {self} in {DRAWS} draws (seed {seed}); ask for fewer holes")
 
     def starts(self, lake: Lake, start: Cell) -> list[Cell]:
-        """The cells that an episode may start from; `start` is where it does if not anywhere."""
+        """Return the possible start cells; `start` is the only candidate unless `random_start`."""
         return [
             cell
             for cell, moves in lake.distances().items()
@@ -231,7 +231,7 @@ class LakeSpec:
         )
 
     def _lake(self, rng: np.random.Generator) -> Lake:
-        """Holes anywhere but at the goal and at a start that is fixed; perhaps with no way."""
+        """Draw holes anywhere but at the goal and a fixed start; the goal may be unreachable."""
         rows, columns = self.size
         first = 0 if self.random_start else 1
         chosen = first + rng.permutation(rows * columns - 1 - first)[: self.holes]
@@ -241,12 +241,12 @@ class LakeSpec:
 
 @lru_cache(maxsize=32)
 def _drawn(size: int | tuple[int, int], hole_share: float, *limits: Any) -> LakeSpec:
-    """Lakes of a size; checked once, and not for each of many equal environments."""
+    """Return a checked spec for drawn lakes; cached, so that equal environments share the check."""
     rows, columns = (size, size) if isinstance(size, int) else size
     if min(rows, columns) < 2 or not 0 <= hole_share < 1:
         raise ConfigError(
             f"size is {(rows, columns)} and hole_share {hole_share}; give at least 2 rows and 2 "
-            "columns, and a share from 0 up to below 1"
+            "columns, and a hole_share from 0 to below 1"
         )
     spec = LakeSpec((rows, columns), round(hole_share * rows * columns), *limits)
     spec.check()
@@ -254,7 +254,7 @@ def _drawn(size: int | tuple[int, int], hole_share: float, *limits: Any) -> Lake
 
 
 def _mapped(lake: Lake, start: Cell, *limits: Any) -> LakeSpec:
-    """What says where to start on one map."""
+    """Return the spec for a fixed map."""
     spec = LakeSpec(lake.size, len(lake.holes), *limits)
     if not spec.starts(lake, start):
         raise ConfigError(
@@ -280,10 +280,10 @@ class FrozenLake(ActionEnvironment):
             map's own.
         random_start: Start on any ice the goal can be reached from, not at the top left or the S
             of the map.
-        map: A map of your own to play on, in Gymnasium's letters S, F, H, G, or the name of one
-            of Gymnasium's. It is the same in every split.
+        map: A fixed map, in Gymnasium's letters S, F, H, G, or the name of one of Gymnasium's
+            maps. It is the same in every split.
         min_solution: Fewest moves from the start to the goal, if none slips.
-        step_cost: Subtracted for each move.
+        step_cost: Cost subtracted from the reward for each move.
         observation: What the agent sees: an ``image``, or the grid as ``text``.
         cell: Pixels per cell of the image.
         vocabulary: ``standard``, ``new`` (other symbols, other words), or your own.
@@ -331,7 +331,7 @@ class FrozenLake(ActionEnvironment):
     # -------------------------------------------------------------------------------- the episode
 
     def start_from(self, lake: Lake, player: Cell, transition_seed: int = 0) -> Observation:
-        """Start an episode on a lake of your own."""
+        """Start an episode on a given lake."""
         self._lake, self._player = lake, player
         self._slips = np.random.default_rng(transition_seed)
         return self._begin()
@@ -347,7 +347,7 @@ class FrozenLake(ActionEnvironment):
         return self._player
 
     def oracle(self) -> tuple[str, ...] | None:
-        """The shortest way if no move slips; on slippery ice a longer one may be safer."""
+        """Return a shortest path without slipping; on slippery ice a longer one may be safer."""
         distances = self._lake.distances()
         cell, plan = self._player, []
         if cell not in distances:
@@ -393,7 +393,7 @@ class FrozenLake(ActionEnvironment):
             self._lake, start = self._map
             starts = self.spec.starts(self._lake, start)
             self._player = starts[np.random.default_rng(seed).integers(len(starts))]
-        # trailing zeros do not change a seed: the 1 keeps this apart from the map's stream
+        # Trailing zeros do not change a seed, so the 1 separates this stream from the map's.
         self._slips = np.random.default_rng((seed, transition_seed, 1))
 
     def _act(self, action: str) -> Outcome:
@@ -447,7 +447,7 @@ class FrozenLake(ActionEnvironment):
         )
 
     def _schema(self) -> str | None:
-        """How the reply format's representation writes a state."""
+        """Describe how to write a state in the reply format's representation."""
         match self.format.state:
             case "natural":
                 return (

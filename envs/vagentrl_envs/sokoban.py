@@ -33,7 +33,7 @@ FRAME_CELL = 48
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The names of things.
+    """The names of actions and objects.
 
     Args:
         actions: Up, down, left and right.
@@ -96,9 +96,10 @@ class Sokoban(ActionEnvironment):
         observation: What the agent sees: an ``image``, or the grid as ``text``.
         cell: Pixels per cell of the image.
         vocabulary: ``standard``, ``new`` (other symbols, other words), or your own.
-        potential_shaping: Coefficient of shaping by the distance to the solution, which changes
-            no optimal policy (Ng et al. 1999); 0 for none. A position that cannot be solved
-            counts as being as far away as the floor inside is large.
+        potential_shaping: Coefficient of potential-based shaping by the distance to the solution,
+            which does not change the optimal policy (Ng et al. 1999); 0 for none. The distance of
+            an unsolvable position is the number of cells inside the walls, or `max_solution` if
+            that is larger.
         shaping_gamma: Discount of the shaping; give the discount between turns.
         **settings: The settings of ``ActionEnvironment``.
     """
@@ -140,7 +141,7 @@ class Sokoban(ActionEnvironment):
     # -------------------------------------------------------------------------------- the episode
 
     def start_from(self, room: Room) -> Observation:
-        """Start an episode in a room of your own."""
+        """Start an episode in a given room."""
         self._solver, self._position = solve(room)
         return self._begin()
 
@@ -243,7 +244,7 @@ class Sokoban(ActionEnvironment):
         )
 
     def _schema(self) -> str | None:
-        """How the reply format's representation writes a state."""
+        """Describe how to write a state in the reply format's representation."""
         match self.format.state:
             case "natural":
                 words = self.vocabulary
@@ -303,7 +304,7 @@ _EXAMPLE_OF_MORE = Room.parse("######\n#P___#\n#X_X_#\n#O__O#\n######")
 
 
 def _relation(cell: Cell, other: Cell, name: str) -> str:
-    """Where a cell is, seen from another: "1 below and 2 to the right of the player"."""
+    """Describe a cell relative to another, such as "1 below and 2 to the right of the player"."""
     down, right = cell[0] - other[0], cell[1] - other[1]
     if not down and not right:
         return f"where the {name} is"

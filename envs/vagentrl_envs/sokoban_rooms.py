@@ -1,4 +1,4 @@
-"""Sokoban rooms: what one is, and how one is drawn from a seed."""
+"""Sokoban rooms, and how they are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WALL, FLOOR, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = range(7)
 STANDARD_SYMBOLS = "#_OX*PS"
 
 DRAWS = 500
-"""Layouts that are drawn before a room is declared impossible."""
+"""Number of layouts that are drawn before `RoomSpec.draw` fails."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class RoomSpec:
     max_solution: int
 
     def draw(self, seed: int) -> tuple[Solver, Position]:
-        """The room of a seed: what solves it, and the position to start from.
+        """Draw the room of a seed; return its solver and the start position.
 
-        Within a layout with its targets, all positions within the bounds that have the fewest
-        boxes on a target already are equally likely. The room is of its seed's split, so that no
-        room occurs in two of them.
+        For a given layout and targets, the start is drawn uniformly from the positions whose
+        solution length is within the bounds and that have the fewest boxes on targets. The room
+        belongs to the seed's split, so that no room occurs in two splits.
         """
         rng, split = np.random.Generator(np.random.PCG64(seed)), split_of(seed)
         for _ in range(DRAWS):
@@ -150,7 +150,7 @@ class RoomSpec:
         return outer_walls(self.size) | walled
 
     def _walk(self, rng: np.random.Generator) -> set[Cell]:
-        """Cells on a random walk that covers about half of the inside."""
+        """Return the cells of a random walk that covers about half of the inside."""
         rows, columns = self.size[0] - 2, self.size[1] - 2
         wanted = max(rows * columns // 2, min(2 * self.boxes + 2, rows * columns))
         row, column = int(rng.integers(rows)), int(rng.integers(columns))
@@ -167,7 +167,7 @@ class RoomSpec:
 
 
 def solve(room: Room) -> tuple[Solver, Position]:
-    """What solves a room, and its position."""
+    """Return a solver for a room, and the room's position."""
     layout = _layout(room.size, room.walls)
     targets = sum(1 << layout.number[cell] for cell in room.targets)
     boxes = sum(1 << layout.number[cell] for cell in room.boxes)

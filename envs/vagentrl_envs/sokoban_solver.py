@@ -1,4 +1,4 @@
-"""Sokoban solved exactly: distances and shortest plans, counted in moves.
+"""An exact Sokoban solver: distances and shortest plans, counted in moves.
 
 The floor cells of a layout are numbered in reading order; a set of boxes is an integer with one
 bit per cell, and a position is `(player, boxes)`.
@@ -16,11 +16,11 @@ DIRECTIONS: tuple[Cell, ...] = ((-1, 0), (1, 0), (0, -1), (0, 1))
 """Up, down, left, right, as (row, column) steps."""
 
 SEARCH_LIMIT = 60_000
-"""Positions after which a search back from the solution starts no further layer."""
+"""Number of positions after which a backward search starts no further layer."""
 GIVE_UP_AFTER = 50_000
-"""Positions after which a search forward leaves the distance unknown."""
+"""Number of positions after which a forward search leaves the distance unknown."""
 LONGEST_SEARCH = 250
-"""Distance up to which a search back can go: a distance is kept in a byte."""
+"""Maximum distance of a backward search; distances are stored in a byte."""
 _UNSEEN, _BOX = 255, 254
 
 
@@ -80,13 +80,13 @@ class Layout:
 class Solver:
     """Exact distances to the solution of one layout with its targets.
 
-    It searches back from all solved positions, layer by layer, so that whatever it has seen has
-    its exact distance. Positions beyond that are searched forward until they meet it.
+    A backward search from all solved positions, layer by layer, gives the exact distance of every
+    position it visits. For any other position, a forward search runs until it meets one of them.
 
     Args:
         layout: The floor.
-        targets: Where the boxes belong, as bits.
-        depth: Distance up to which to search back.
+        targets: Cells of the targets, as bits.
+        depth: Maximum distance of the backward search.
     """
 
     def __init__(self, layout: Layout, targets: int, depth: int) -> None:
@@ -108,7 +108,7 @@ class Solver:
             seen += len(self.layers[-1])
 
     def distance(self, position: Position) -> int | None:
-        """Moves to the solution; None where there is none (or too far to tell)."""
+        """Return the moves to the solution; None if there is none or it is too far to find."""
         known = self._known(position)
         if known is not None:
             return known
@@ -116,7 +116,7 @@ class Solver:
         return None if found is None else len(found[0]) + self._distances[found[1][1]][found[1][0]]
 
     def moves(self, position: Position) -> Iterator[tuple[int, Position]]:
-        """The positions one move away that differ from this one, with their direction."""
+        """Yield the direction and the resulting position of every move that changes something."""
         player, boxes = position
         for direction, ahead, beyond in self.layout.steps[player]:
             bit = 1 << ahead
@@ -126,11 +126,11 @@ class Solver:
                 yield direction, (ahead, boxes ^ bit | 1 << beyond)
 
     def move(self, position: Position, direction: int) -> Position | None:
-        """The position after a move; None where something is in the way."""
+        """Return the position after a move; None if a wall or a box blocks it."""
         return next((after for way, after in self.moves(position) if way == direction), None)
 
     def plan(self, position: Position) -> list[int] | None:
-        """Directions of a shortest solution; None where there is none (or too far to tell)."""
+        """Return a shortest solution's directions; None if there is none or it is too far."""
         found = ([], position) if self._known(position) is not None else self._forward(position)
         if found is None:
             return None
@@ -143,10 +143,10 @@ class Solver:
         return path
 
     def _forward(self, start: Position) -> tuple[list[int], Position] | None:
-        """The path to the nearest known position, breadth first, and that position.
+        """Search breadth first for a known position; return the path to it and the position.
 
-        All positions up to the depth of the search back are known, so the first one met lies on a
-        shortest solution.
+        All positions up to the depth of the backward search are known, so the first known position
+        lies on a shortest solution.
         """
         if start[1] & ~self._alive:
             return None
@@ -181,7 +181,7 @@ class Solver:
         return row[position[0]]
 
     def _row(self, boxes: int) -> bytearray:
-        """The distances, by the player's cell, for these boxes."""
+        """Add and return the table of distances for these boxes, indexed by the player's cell."""
         row = bytearray([_UNSEEN]) * len(self.layout.cells)
         for cell in range(len(row)):
             if boxes >> cell & 1:
@@ -190,7 +190,7 @@ class Solver:
         return row
 
     def _layer_before(self, layer: list[Position], depth: int) -> list[Position]:
-        """The unseen positions from which one move leads into the layer."""
+        """Return the unvisited positions from which one move leads into the layer."""
         back_steps, distances = self.layout.back_steps, self._distances
         before: list[Position] = []
         for player, boxes in layer:
@@ -202,7 +202,7 @@ class Solver:
                 if here == _UNSEEN:
                     row[behind] = depth
                     before.append((behind, boxes))
-                if boxes & ahead:  # the move may have pushed the box ahead away from here
+                if boxes & ahead:  # the move may have pushed this box from the player's cell
                     pulled = boxes ^ ahead | 1 << player
                     other = distances.get(pulled)
                     if other is None:
@@ -214,12 +214,13 @@ class Solver:
 
     @cached_property
     def _alive(self) -> int:
-        """The cells, as bits, from which a lone box can be pushed to some target."""
+        """The cells, as bits, from which a single box can be pushed to some target."""
         alive = self.targets
         frontier = [cell for cell in range(len(self.layout.cells)) if self.targets >> cell & 1]
         while frontier:
             cell = frontier.pop()
-            # pulled from `cell` to `nearer`, by a player who steps back to `further`
+            # Reversed push: the box is pulled from `cell` to `nearer`, and the player steps back
+            # to `further`.
             for _, nearer, further in self.layout.steps[cell]:
                 if further >= 0 and not alive >> nearer & 1:
                     alive |= 1 << nearer

@@ -1,1 +1,1 @@
-"""Judges that ship with vagentrl: one per file, its prompt in a text file beside it."""
+"""Judges that ship with vagentrl: one per file, with its prompt in a text file beside it."""

@@ -1,4 +1,4 @@
-"""Apart: a judge in a process of its own, so that judging takes no time from the rollout."""
+"""Apart: runs a judge in a separate process, so that judging does not slow the rollout down."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from typing import Any
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import JudgeError
 
-Answer = tuple[int, Verdict | JudgeError, Mapping[str, float]]
-"""The number of a claim, what came of it, and the judge's metrics."""
-
 
 class Apart(Judge):
-    """Runs a judge in a process of its own.
+    """Runs a judge in a separate process.
 
-    A judge that asks an endpoint keeps a Python interpreter busy for a millisecond or two for each
-    claim; in a process of its own that is another core's time. The process starts with the first
-    claim and ends with this one; if it dies, what it was judging is a failure and the next claim
-    starts another.
+    A judge that asks an endpoint needs one to three milliseconds of the Python interpreter for each
+    claim; in a separate process it uses another core instead of the trainer's. The process starts
+    with the first claim and ends with the trainer. If the process dies, the claims it was judging
+    fail, and the next claim starts a new process.
 
     Args:
-        judge: The judge to run; it must be picklable, as those that ship are.
+        judge: The judge to run; it must be picklable, as all judges of this package are.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -43,7 +40,7 @@ class Apart(Judge):
         return self.inner.identity()
 
     def metrics(self) -> Mapping[str, float]:
-        """Those of the process as of its last answer, added to those of the ones before it."""
+        """Return the judge's metrics, summed over the current process and those that died."""
         now = self.inner.metrics() if self._worker is None else self._worker.metrics
         total = {name: value + self._before.get(name, 0.0) for name, value in now.items()}
         return {**total, "restarts": self.restarts}
@@ -58,47 +55,47 @@ class Apart(Judge):
 
 
 class _Worker:
-    """The process, seen from ours.
+    """A handle on the judge's process.
 
     Attributes:
-        metrics: Of the judge, as of its last answer.
-        dead: Whether it has ended.
+        metrics: The judge's metrics as of its last answer.
+        dead: Whether the process has ended.
     """
 
     def __init__(self, judge: Judge) -> None:
         context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, judge), daemon=True)
+        self._connection, remote = context.Pipe()
+        self._process = context.Process(target=_serve, args=(remote, judge), daemon=True)
         self._process.start()
-        theirs.close()
+        remote.close()
         self.metrics = judge.metrics()
         self.dead = False
         self._numbers = itertools.count()
-        self._asked: dict[int, Future[Verdict]] = {}
+        self._pending: dict[int, Future[Verdict]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="Apart", daemon=True).start()
 
     def submit(self, claim: Claim) -> Future[Verdict]:
         future: Future[Verdict] = Future()
-        future.set_running_or_notify_cancel()  # it goes on even if nobody waits any more
+        future.set_running_or_notify_cancel()  # so that a cancelled waiter cannot cancel it
         with self._lock:
             number = next(self._numbers)
-            self._asked[number] = future
+            self._pending[number] = future
             if not self.dead:
                 try:
-                    self._ours.send((number, claim))
+                    self._connection.send((number, claim))
                     return future
                 except OSError:
-                    pass  # it has just died; the listener may have looked already
-            self._asked.pop(number, None)
+                    pass  # the process has just died, and `_listen` may not see this future
+            self._pending.pop(number, None)
         future.set_exception(self._ended())
         return future
 
     def _listen(self) -> None:
         try:
             while True:
-                number, outcome, self.metrics = self._ours.recv()
-                future = self._asked.pop(number)
+                number, outcome, self.metrics = self._connection.recv()
+                future = self._pending.pop(number)
                 if isinstance(outcome, Verdict):
                     future.set_result(outcome)
                 else:
@@ -107,19 +104,19 @@ class _Worker:
             self._process.join()
         with self._lock:
             self.dead = True
-            left, self._asked = self._asked, {}
-        for future in left.values():
+            pending, self._pending = self._pending, {}
+        for future in pending.values():
             future.set_exception(self._ended())
 
     def _ended(self) -> JudgeError:
         return JudgeError(
             f"the judge's process ended with exit code {self._process.exitcode} before the "
-            "verdict; its own messages are above, and the next claim starts another"
+            "verdict; see its output above. The next claim starts a new process"
         )
 
 
-def _serve(theirs: Connection, judge: Judge) -> None:
-    """The process, seen from within: as many claims at a time as come."""
+def _serve(connection: Connection, judge: Judge) -> None:
+    """Judge claims concurrently until the connection closes. Runs in the separate process."""
 
     async def answer(number: int, claim: Claim) -> None:
         outcome: Verdict | JudgeError
@@ -127,21 +124,21 @@ def _serve(theirs: Connection, judge: Judge) -> None:
             outcome = await judge.judge(claim)
         except JudgeError as error:
             outcome = error
-        except Exception as error:  # the boundary: it must not be waited for in vain
+        except Exception as error:  # every claim must get an answer
             outcome = JudgeError(f"{type(error).__name__} in the judge: {error}")
-        theirs.send((number, outcome, dict(judge.metrics())))
+        connection.send((number, outcome, dict(judge.metrics())))
 
-    def listen(loop: asyncio.AbstractEventLoop, over: asyncio.Event) -> None:
+    def listen(loop: asyncio.AbstractEventLoop, closed: asyncio.Event) -> None:
         try:
             while True:
-                asyncio.run_coroutine_threadsafe(answer(*theirs.recv()), loop)
-        except (EOFError, OSError):  # the trainer is done with us
-            loop.call_soon_threadsafe(over.set)
+                asyncio.run_coroutine_threadsafe(answer(*connection.recv()), loop)
+        except (EOFError, OSError):  # the trainer closed the connection or ended
+            loop.call_soon_threadsafe(closed.set)
 
     async def work() -> None:
-        over = asyncio.Event()
-        arguments = (asyncio.get_running_loop(), over)
+        closed = asyncio.Event()
+        arguments = (asyncio.get_running_loop(), closed)
         threading.Thread(target=listen, args=arguments, daemon=True).start()
-        await over.wait()
+        await closed.wait()
 
     asyncio.run(work())

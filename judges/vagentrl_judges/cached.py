@@ -1,4 +1,4 @@
-"""Cached: verdicts that were given before, from a folder."""
+"""Cached: keeps verdicts in a folder and reuses them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ log = logging.getLogger(__name__)
 
 
 class Cached(Judge):
-    """Asks a judge only for what it has not judged before.
+    """Asks a judge only about claims that it has not judged before.
 
-    A verdict is kept in a file of its own, under the hash of the judge's identity (its prompt,
-    model and settings) and of all that is in the claim. Files appear whole or not at all, so any
-    number of processes and machines may share the folder; one that is damaged is not believed,
-    and written anew. The same claim is not asked twice at a time within a process. Only verdicts
-    are kept, no failures. The oldest ones may be deleted at any time.
+    Every verdict is kept in its own file, named by a hash of the judge's identity (prompt, model
+    and settings) and of the claim's whole content. Files are written atomically, so several
+    processes and machines can share the folder. A damaged file is ignored and written again.
+    Within a process, concurrent requests with the same claim ask the judge once. Failures are not
+    kept. Old files may be deleted at any time.
 
     Args:
-        judge: Who is asked.
-        folder: Where verdicts are kept; it is made when the first one comes.
+        judge: The judge to ask.
+        folder: Folder for the verdicts; it is created with the first verdict.
     """
 
     def __init__(self, judge: Judge, folder: str) -> None:
         if os.path.exists(folder) and not os.path.isdir(folder):
-            raise ConfigError(f"folder is {folder!r}, which is a file; name a folder, or nothing")
+            raise ConfigError(f"folder is {folder!r}, which is a file; give a folder or a new path")
         self.inner = judge
         self.folder = Path(folder)
         self.hits = 0
         self.misses = 0
         self.unwritten = 0
-        self._asked: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
+        self._pending: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
     def identity(self) -> str:
         return self.inner.identity()
@@ -52,14 +52,14 @@ class Cached(Judge):
     async def judge(self, claim: Claim) -> Verdict:
         name = content_hash(self.inner.identity(), claim)
         key = (asyncio.get_running_loop(), name)
-        task = self._asked.get(key)
+        task = self._pending.get(key)
         if task is not None:
             self.hits += 1
         else:
             task = asyncio.create_task(self._find(claim, self.folder / name[:2] / name))
-            self._asked[key] = task
+            self._pending[key] = task
             task.add_done_callback(lambda done: self._forget(key, done))
-        # Who is cancelled takes nobody along: others may be waiting for the same verdict.
+        # Cancelling one request must not cancel others that wait for the same verdict.
         return await asyncio.shield(task)
 
     async def _find(self, claim: Claim, file: Path) -> Verdict:
@@ -80,31 +80,31 @@ class Cached(Judge):
     def _forget(
         self, key: tuple[asyncio.AbstractEventLoop, str], done: asyncio.Task[Verdict]
     ) -> None:
-        del self._asked[key]
+        del self._pending[key]
         if not done.cancelled():
-            done.exception()  # looked at, in case that nobody waits any more
+            done.exception()  # retrieved, because asyncio warns if nobody waits any more
 
 
 def content_hash(identity: str, claim: Claim) -> str:
-    """The same for the same claim to the same judge, in every process."""
-    content = json.dumps([1, identity, asdict(claim)], sort_keys=True)  # 1: of this way to hash
+    """Return a hash of the judge's identity and the claim, the same in every process."""
+    content = json.dumps([1, identity, asdict(claim)], sort_keys=True)  # 1 is a format version
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def read(file: Path) -> Verdict | None:
-    """The verdict in a file; None when there is none, or none that can be believed."""
+    """Return the verdict in a file; None if the file is missing or damaged."""
     try:
         kept = json.loads(file.read_bytes())
         return Verdict(score=float(kept["score"]), reason=str(kept["reason"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError, RecursionError, JudgeError) as error:
-        log.warning("the verdict %s cannot be read and is given anew: %r", file, error)
+        log.warning("the verdict in %s cannot be read, so the judge is asked: %r", file, error)
         return None
 
 
 def write(file: Path, verdict: Verdict) -> None:
-    """Write a verdict so that it is there whole, or not at all."""
+    """Write a verdict atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".", delete=False) as part:
         try:

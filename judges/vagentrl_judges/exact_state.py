@@ -1,4 +1,4 @@
-"""A judge that compares: no model, no network, no doubt."""
+"""ExactState: compares a claim with the true state, without a model."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ _CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
 class ExactState(Judge):
     """Compares a claim with the true state, in the claim's own representation.
 
-    Structured claims are compared as JSON values: the score is the mean over the fields of the
-    truth and those that the claim adds. A field that is a list of things is compared as a multiset
-    (F1), any other field, a position for one, is right or wrong. Symbolic claims are compared cell
-    by cell, whatever the white space; one of another shape scores 0, and cells that are background
-    in both do not count, so that copying walls and floor earns nothing. Natural claims are compared
-    clause by clause (F1), in any order; each clause must be worded as the environment words it.
+    - Structured claims are compared as JSON values. The score is the mean over the fields of the
+      truth and any extra fields of the claim. A field that is a list of objects is compared as a
+      multiset (F1); any other field, such as a position, is right or wrong.
+    - Symbolic claims are compared cell by cell, ignoring white space. A grid of another shape
+      scores 0. Cells that are background in both grids do not count, so copying walls and floor
+      earns nothing.
+    - Natural claims are compared clause by clause (F1), in any order. A clause is right only if it
+      is worded as the environment words it.
 
-    What cannot be read scores 0: that is the agent's doing, not a failure of the judge.
+    A claim that cannot be parsed scores 0, because that is the agent's mistake and not a failure
+    of the judge.
 
     Args:
-        background: Symbols of a grid that say that nothing is there: walls and floors.
+        background: Symbols of empty cells in a grid: walls and floors.
     """
 
     def __init__(self, background: str = "#_.W") -> None:
         if any(symbol.isspace() for symbol in background):
             raise ConfigError(
-                f"ExactState.background is {background!r}; white space is never compared, give "
-                "the symbols of walls and floors"
+                f"ExactState.background is {background!r}; white space is never compared: give "
+                "only the symbols of walls and floors"
             )
         self.background = frozenset(background)
 
@@ -68,15 +71,17 @@ class ExactState(Judge):
         if shape != wanted:
             return Verdict(0.0, f"rows of {shape[:20]} cells, not {wanted[:20]}")
         pairs = list(zip("".join(claimed), "".join(truth), strict=True))
-        telling = [(a, b) for a, b in pairs if not (a == b and a in self.background)]
-        right = sum(a == b for a, b in telling)
-        if right == len(telling):
+        compared = [(a, b) for a, b in pairs if not (a == b and a in self.background)]
+        right = sum(a == b for a, b in compared)
+        if right == len(compared):
             return Verdict(1.0)
-        return Verdict(right / len(telling), f"{right} of {len(telling)} telling cells are right")
+        return Verdict(
+            right / len(compared), f"{right} of {len(compared)} cells that count are right"
+        )
 
 
 def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
-    """How far one JSON value is another."""
+    """Compare a JSON value with the true one, recursively for objects."""
     if isinstance(truth, dict) and isinstance(claimed, dict):
         parts = {
             key: _compare(key, claimed[key], truth[key])
@@ -86,7 +91,7 @@ def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
         }
         wrong = "; ".join(part.reason for part in parts.values() if part.reason)
         return Verdict(sum(p.score for p in parts.values()) / len(parts) if parts else 1.0, wrong)
-    if isinstance(claimed, list) and _holds_things(truth):
+    if isinstance(claimed, list) and _is_multiset(truth):
         return _compare_lists(name, map(_frozen, claimed), map(_frozen, truth))
     if _frozen(claimed) == _frozen(truth):
         return Verdict(1.0)
@@ -94,7 +99,7 @@ def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
 
 
 def _compare_lists(name: str, claimed: Iterable[Hashable], truth: Iterable[Hashable]) -> Verdict:
-    """F1 of two multisets."""
+    """Return the F1 of two multisets."""
     a, b = Counter(claimed), Counter(truth)
     right, said, true = (a & b).total(), a.total(), b.total()
     if right == said == true:
@@ -102,15 +107,15 @@ def _compare_lists(name: str, claimed: Iterable[Hashable], truth: Iterable[Hasha
     return Verdict(2 * right / (said + true), f"{name}: {said} said, {right} right of {true}")
 
 
-def _holds_things(value: Any) -> bool:
-    """Whether a list names several things: one of numbers is a single position."""
+def _is_multiset(value: Any) -> bool:
+    """Whether a value is a list of objects; a list of numbers is a single position."""
     return isinstance(value, list) and not (
         value and all(isinstance(item, int | float) for item in value)
     )
 
 
 def _frozen(value: Any) -> Hashable:
-    """The same for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+    """Return a hashable form of a JSON value; 1 equals 1.0 but not true."""
     match value:
         case bool():
             return ("truth", value)
@@ -127,7 +132,7 @@ def _read(text: str) -> Any:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses what names a field twice, as the reader would believe the last and skip the rest."""
+    """Reject duplicate fields, of which `json` would silently keep the last."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]

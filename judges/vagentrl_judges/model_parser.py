@@ -1,4 +1,4 @@
-"""ModelParser: a language model that turns words into relations, and does nothing else."""
+"""ModelParser: a language model that extracts relations from text, without judging it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from vagentrl_judges.prompts import Prompt, fresh_code
 from vagentrl_judges.relations import ANY, LESS, MORE, Range, Relation, RelationParser, at
 
 SHOWN = 200
-"""Characters of a reply that an error shows."""
+"""Number of characters of a reply that an error quotes."""
 
-_HOW_FAR: Mapping[Any, Range] = {"more": MORE, "less": LESS, None: ANY}
+_DISTANCES: Mapping[Any, Range] = {"more": MORE, "less": LESS, None: ANY}
 
 
 class ModelParser(RelationParser):
     """Asks a language model for the relations in a text, as JSON.
 
-    The model sees the text and the names of the classes, never the truth: whatever the text talks
-    it into can only be another claim, and is scored as one. A reply that is not exactly the JSON
-    that was asked for is none; things of other classes in it are left out.
+    The model sees the text and the names of the classes but never the truth. A text that
+    manipulates the model can therefore only change what is claimed, and the claim is still scored
+    against the truth. A reply must be exactly the requested JSON; relations with other classes are
+    ignored.
 
     Args:
-        model: Who is asked.
-        prompt: A text file with a prompt of your own; it needs ``$claim``, ``$classes`` and
-            ``$code``.
-        max_tokens: Tokens that a reply may have.
-        repeats: How often it is asked again when the reply is not what was asked for.
+        model: The chat model to ask.
+        prompt: Path of a text file with a custom prompt; it must contain ``$claim``, ``$classes``
+            and ``$code``.
+        max_tokens: Maximum length of a reply in tokens.
+        repeats: How often to ask again after a reply that is not the requested JSON.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ModelParser(RelationParser):
     ) -> None:
         if max_tokens < 1 or repeats < 0:
             raise ConfigError(
-                f"max_tokens is {max_tokens} and repeats {repeats}; give at least 1 and 0"
+                f"max_tokens is {max_tokens} and repeats is {repeats}; give at least 1 and 0"
             )
         self.model = model
         self.max_tokens = max_tokens
@@ -80,13 +81,13 @@ class ModelParser(RelationParser):
             self.unreadable += 1
         raise JudgeError(
             f"ModelParser got no relations from {self.repeats + 1} replies; the last one begins "
-            f"with {said.strip()[:SHOWN]!r}. Take a model that follows instructions better, ask "
-            "it for JSON by OpenAIChat.extra_body, or raise repeats"
+            f"with {said.strip()[:SHOWN]!r}. Use a model that follows instructions better, request "
+            "JSON with OpenAIChat.extra_body, or raise repeats"
         )
 
 
 def read_relations(reply: str) -> list[Relation] | None:
-    """The relations in a reply; None when it is not exactly what was asked for."""
+    """Return the relations in a reply; None if it is not exactly the requested JSON."""
     fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", reply.strip(), re.DOTALL)
     try:
         written = json.loads(fenced[1] if fenced else reply)
@@ -117,4 +118,4 @@ def _relation(written: Any) -> Relation | None:
 def _range(how_far: Any) -> Range | None:
     if type(how_far) is int:
         return (how_far, how_far)
-    return _HOW_FAR.get(how_far) if how_far is None or isinstance(how_far, str) else None
+    return _DISTANCES.get(how_far) if how_far is None or isinstance(how_far, str) else None

@@ -1,4 +1,4 @@
-"""Prompts in text files: the one beside a judge, or the user's own in its place."""
+"""Prompts in text files: the judge's own, or one that the user gives instead."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from vagentrl.errors import ConfigError
 
 
 class Prompt:
-    """A text with places such as ``$claim``; a dollar sign is written ``$$``.
+    """A prompt with placeholders such as ``$claim``; a dollar sign is written ``$$``.
 
-    What is put in is never looked at for places itself, whatever it holds.
+    Placeholders inside the texts that are filled in are not replaced.
 
     Args:
-        path: The user's file; None takes the one that ships.
-        shipped: The file that ships.
-        needed: Places that the text must have.
-        known: Further places that it may have.
+        path: The user's file; None for the default prompt.
+        shipped: File of the default prompt.
+        needed: Placeholders that the prompt must contain.
+        known: Placeholders that it may contain.
     """
 
     def __init__(
@@ -33,28 +33,28 @@ class Prompt:
             raise ConfigError(f"the prompt {file} cannot be read: {error}") from error
         if not self._template.is_valid():
             raise ConfigError(
-                f"the prompt {file} has a $ that no name follows; write $$ for a dollar sign"
+                f"the prompt {file} has a $ without a name after it; write $$ for a dollar sign"
             )
-        places = set(self._template.get_identifiers())
-        missing, unknown = set(needed) - places, places - set(needed) - set(known)
+        names = set(self._template.get_identifiers())
+        missing, unknown = set(needed) - names, names - set(needed) - set(known)
         if missing or unknown:
             wrong = [f"it lacks ${name}" for name in sorted(missing)]
             wrong += [f"there is no ${name}" for name in sorted(unknown)]
             raise ConfigError(
-                f"the prompt {file} does not fit: {', '.join(wrong)}. It needs "
-                f"{_listed(needed)} and may have {_listed(known)}; {shipped} is an example"
+                f"the prompt {file} has wrong placeholders: {', '.join(wrong)}. It must contain "
+                f"{_listed(needed)} and may contain {_listed(known)}; {shipped} is an example"
             )
 
     def fill(self, **texts: str) -> str:
         return self._template.substitute(texts)
 
     def identity(self) -> str:
-        """Differs when the text does."""
+        """Return a hash of the prompt's text."""
         return hashlib.sha256(self._template.template.encode()).hexdigest()
 
 
 def fresh_code(claim: str) -> str:
-    """A code that nobody can have known when the claim was written."""
+    """Return a random code that does not occur in the claim and that its author cannot guess."""
     while (code := secrets.token_hex(4)) in claim:
         pass
     return code

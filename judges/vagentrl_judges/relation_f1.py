@@ -1,4 +1,4 @@
-"""RelationF1: what a claim says of where things are, scored by rules."""
+"""RelationF1: scores a claim's statements about the positions of objects, by rules."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ from vagentrl_judges.rule_parser import RuleParser
 
 
 class RelationF1(Judge):
-    """The F1 of the relations in a claim, in the mean over classes of things.
+    """The mean, over classes of objects, of the F1 of a claim's relations.
 
-    The truth is the state's JSON: of each class the cell of its thing, or a list of cells. Claims
-    in JSON and in symbols are read as they are, those in words by the parser. For each class, with
-    *there* things in the state, *found* ones matched with a relation one to one (things of a class
-    are interchangeable; the matching with the most credit counts), and *wrong* relations that are
-    true of none of them::
+    The truth is the state's JSON: for each class, the cell of its object or a list of cells.
+    Structured and symbolic claims are read directly; natural-language claims are read by the
+    parser. Relations and objects of a class are matched one to one for the most credit; objects
+    of a class are interchangeable. For a class with *there* objects in the state, *found* matched
+    objects, and *wrong* relations that are true of no object::
 
         F1 = 2 * credit / (found + wrong + there)
 
-    An exact relation earns a credit of 1: it gives row and column, or distances from the only
-    thing of another class, measured from where that truly is. A vague one (a direction without a
-    distance, a reference to one of several things) earns `vague_credit`. There is none for being
-    near. To say again what is true costs nothing. A relation that closes a circle of references
-    is wrong, for it says nothing new. A class that the state shows nothing of counts only when the
-    claim speaks of it, and then with 0; a class of the state that the claim leaves out counts
-    with 0.
+    An exact relation earns a credit of 1. It gives row and column, or distances from the only
+    object of another class, measured from that object's true position. A vague relation (a
+    direction without a distance, or a reference to one of several objects) earns `vague_credit`.
+    A position that is nearly right earns nothing. Repeating a true relation costs nothing. A
+    relation that closes a cycle of references is wrong, because it adds no information. A class
+    without objects in the state counts only if the claim mentions it, and then with 0. A class
+    with objects that the claim does not mention counts with 0.
 
-    A claim that cannot be read, such as broken JSON, is the agent's doing: its score is 0.
+    A claim that cannot be parsed, such as broken JSON, scores 0, because that is the agent's
+    mistake.
 
     Args:
-        parser: Reads claims in words; None is a ``RuleParser`` with its defaults.
-        weights: Of the classes in the mean; 1 for those not named, and 0 leaves a class out.
-        vague_credit: What a vague relation counts for, from 0 to 1.
-        symbols: For claims in symbols: the classes that each symbol stands for, such as
+        parser: Reads natural-language claims; None for a ``RuleParser`` with its defaults.
+        weights: Weight of each class in the mean; 1 for classes not named, and 0 ignores a class.
+        vague_credit: Credit of a vague relation, from 0 to 1.
+        symbols: For symbolic claims: the classes that each symbol stands for, such as
             ``{P: [player], X: [boxes], O: [targets], "*": [boxes, targets], S: [player,
             targets]}``.
     """
@@ -90,11 +91,12 @@ class RelationF1(Judge):
         if truth is None:
             raise JudgeError(
                 f"RelationF1 needs a state whose JSON gives [row, column] for each class, or a "
-                f"list of them, and got {claim.state.structured[:200]!r}; take another judge"
+                f"list of them, and got {claim.state.structured[:200]!r}; use another judge"
             )
         if unknown := set(self.weights) - set(truth):
             raise JudgeError(
-                f"weights names {sorted(unknown)}, but the state has {sorted(truth)}; correct it"
+                f"weights names {sorted(unknown)}, but the state has {sorted(truth)}; correct "
+                "weights"
             )
         return truth
 
@@ -107,7 +109,7 @@ class RelationF1(Judge):
             case "symbolic":
                 if self.symbols is None:
                     raise JudgeError(
-                        "RelationF1 reads claims in symbols only with its setting symbols, which "
-                        "names the classes that each stands for"
+                        "RelationF1 reads symbolic claims only with its setting symbols, which "
+                        "names the classes that each symbol stands for"
                     )
                 return cells_as_relations(read_grid(claim.text, self.symbols), truth)

@@ -1,4 +1,4 @@
-"""Relations: what a claim says of where things are, and how right that is."""
+"""Relations: a claim's statements about the positions of objects, and their score."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vagentrl.errors import ConfigError, JudgeError
 
 Cell = tuple[int, int]
 Range = tuple[float, float]
-"""The lowest and the highest of some numbers."""
+"""The lowest and the highest allowed number, inclusive."""
 Truth = Mapping[str, Sequence[Cell]]
-"""The cells of every thing of a class."""
+"""The cells of all objects of each class."""
 
 ANY: Range = (-inf, inf)
 MORE: Range = (1, inf)
@@ -27,14 +27,14 @@ LESS: Range = (-inf, -1)
 
 @dataclass(frozen=True)
 class Relation:
-    """A thing is somewhere.
+    """A statement that an object is at a position, or in a range of positions.
 
     Attributes:
-        thing: Its class, as the state's JSON calls it.
-        rows: How many rows below.
-        columns: How many columns to the right.
-        of: The class of the thing from which they are counted; None counts from the top left
-            corner, so that they are the row and the column themselves.
+        thing: The object's class, as named in the state's JSON.
+        rows: Number of rows below the origin.
+        columns: Number of columns to the right of the origin.
+        of: Class of the object that is the origin; None for the top left corner, so that `rows`
+            and `columns` are the row and the column.
     """
 
     thing: str
@@ -44,46 +44,50 @@ class Relation:
 
     @property
     def exact(self) -> bool:
-        """Whether it leaves but one cell."""
+        """Whether the relation allows exactly one cell."""
         return self.rows[0] == self.rows[1] and self.columns[0] == self.columns[1]
 
     @property
-    def tells(self) -> bool:
-        """Whether it leaves out any cell."""
+    def is_informative(self) -> bool:
+        """Whether the relation excludes any cell."""
         return (self.rows, self.columns) != (ANY, ANY)
 
     def fits(self, cell: Cell, origin: Cell) -> bool:
-        """Whether it is true of a thing in a cell, counted from an origin."""
+        """Whether the relation is true of an object in a cell, for this cell of the origin."""
         down, right = cell[0] - origin[0], cell[1] - origin[1]
         return self.rows[0] <= down <= self.rows[1] and self.columns[0] <= right <= self.columns[1]
 
 
 def at(thing: str, row: int, column: int, of: str | None = None) -> Relation:
-    """The relation of a thing in one cell."""
+    """Return the relation of an object in exactly one cell."""
     return Relation(thing, (row, row), (column, column), of)
 
 
 class RelationParser(ABC):
-    """Turns words into relations. It never sees the truth, so there is nothing to talk it into."""
+    """Extracts relations from text, without access to the truth.
+
+    A text that manipulates the parser can only change the relations, which are then scored
+    against the truth.
+    """
 
     @abstractmethod
     async def parse(self, text: str, classes: Collection[str]) -> list[Relation]:
-        """What a text says of where things are.
+        """Extract the relations from a text.
 
         Args:
-            text: The words of the agent.
-            classes: The things to look for, as the state's JSON calls them.
+            text: The agent's claim in words.
+            classes: Classes of objects to look for, as named in the state's JSON.
 
         Raises:
-            JudgeError: When the text was not parsed. A text that says nothing is parsed.
+            JudgeError: When the parser fails. A text without relations is not a failure.
         """
 
     @abstractmethod
     def identity(self) -> str:
-        """What decides the relations, and so belongs in the key of a cache."""
+        """Return a text with all settings that affect parsing; it is part of a cache's key."""
 
     def metrics(self) -> Mapping[str, float]:
-        """Counts and sums since the parser was made."""
+        """Return counts and sums since the parser was created."""
         return {}
 
 
@@ -91,8 +95,11 @@ class RelationParser(ABC):
 
 
 def read_state(text: str) -> Truth | None:
-    """The things in a state that is written as JSON, ``{"class": [row, column]}`` or ``{"class":
-    [[row, column], …]}``; None when it is not."""
+    """Read the objects from a state in JSON; None if the text is not such a state.
+
+    Each class has one cell, ``{"class": [row, column]}``, or a list of them, ``{"class": [[row,
+    column], …]}``.
+    """
     try:
         written = json.loads(text)
     except (ValueError, RecursionError):
@@ -109,7 +116,7 @@ def read_state(text: str) -> Truth | None:
 
 
 def read_grid(text: str, symbols: Mapping[str, Sequence[str]]) -> Truth:
-    """The things in a grid; `symbols` names the classes that each stands for."""
+    """Read the objects from a grid; `symbols` names the classes that each symbol stands for."""
     things: dict[str, list[Cell]] = defaultdict(list)
     for row, line in enumerate(text.splitlines()):
         for column, symbol in enumerate(line.rstrip()):
@@ -119,7 +126,7 @@ def read_grid(text: str, symbols: Mapping[str, Sequence[str]]) -> Truth:
 
 
 def cells_as_relations(things: Truth, classes: Collection[str]) -> list[Relation]:
-    """What says so in one relation for each thing of the classes."""
+    """Return an exact relation for each object of these classes."""
     return [
         at(name, row, column)
         for name, cells in things.items()
@@ -137,13 +144,13 @@ def _is_cell(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How right the relations of one class are.
+    """The score of the relations of one class.
 
     Attributes:
-        there: Things of the class in the state.
-        found: Those that a relation was matched with.
-        credit: What these count: 1 each, or less where the relation was vague.
-        wrong: Relations that are true of no thing.
+        there: Number of objects of the class in the state.
+        found: Number of objects that were matched with a relation.
+        credit: Sum of the credit of the matches: 1 for an exact relation, less for a vague one.
+        wrong: Number of relations that are true of no object.
     """
 
     there: int
@@ -153,7 +160,7 @@ class ClassScore:
 
     @property
     def f1(self) -> float:
-        """Twice the credit, over the things that were said and those that are there."""
+        """Twice the credit, divided by the number of claimed plus the number of true objects."""
         return 2 * self.credit / (self.found + self.wrong + self.there)
 
     def __str__(self) -> str:
@@ -163,19 +170,19 @@ class ClassScore:
 def score(
     relations: Sequence[Relation], truth: Truth, vague_credit: float
 ) -> dict[str, ClassScore]:
-    """How right the relations are, for every class of which there is anything to say.
+    """Score the relations of every class that has objects or relations.
 
-    Each relation is measured from where the thing that it refers to truly is. It is exact when it
-    leaves one cell and refers to the only thing of its class, and vague otherwise. Relations and
-    things are matched one to one for the most credit: 1 for an exact relation, `vague_credit`
-    for a vague one. What is true and left over has been said already and does not count.
+    A relation is measured from the true position of the object that it refers to. It is exact if
+    it allows one cell and refers to the only object of its class, and vague otherwise. Relations
+    and objects are matched one to one for the most credit: 1 for an exact relation, `vague_credit`
+    for a vague one. True relations that remain unmatched are repetitions and do not count.
 
-    A relation that closes a circle of references (the box is left of the player, who is right of
-    the box) says nothing that the others did not, and counts as wrong. One that fits every cell
-    says nothing at all, and does not count.
+    A relation that closes a cycle of references (the box is left of the player, who is right of
+    the box) adds no information and counts as wrong. A relation that fits every cell does not
+    count.
     """
-    relations = [relation for relation in relations if relation.tells]
-    circular = closes_circle(relations)
+    relations = [relation for relation in relations if relation.is_informative]
+    circular = closes_cycle(relations)
     scores: dict[str, ClassScore] = {}
     for name, cells in truth.items():
         own = [
@@ -190,19 +197,20 @@ def score(
 
 
 def mean_f1(scores: Mapping[str, ClassScore], weights: Mapping[str, float]) -> float:
-    """The weighted mean over classes; a class without a weight has weight 1."""
+    """Return the weighted mean F1 over classes; classes without a weight have weight 1."""
     weight = {name: weights.get(name, 1.0) for name in scores}
     total = sum(weight.values())
     if not total:
         raise JudgeError(
-            f"nothing is to be judged: the state shows {sorted(scores) or 'nothing'} and the "
-            f"weights are {dict(weights)}; give a class that is there a weight above 0"
+            f"there is nothing to judge: the classes with objects or relations are "
+            f"{sorted(scores)} and the weights are {dict(weights)}; give one of these classes a "
+            "weight above 0"
         )
     return min(1.0, sum(weight[name] * scores[name].f1 for name in scores) / total)
 
 
-def closes_circle(relations: Sequence[Relation]) -> list[bool]:
-    """For each relation whether the thing it refers to was placed by way of its own class."""
+def closes_cycle(relations: Sequence[Relation]) -> list[bool]:
+    """For each relation, whether earlier references lead from its origin back to its own class."""
     refers: dict[str, set[str]] = defaultdict(set)
     closed = []
     for relation in relations:
@@ -210,7 +218,7 @@ def closes_circle(relations: Sequence[Relation]) -> list[bool]:
             closed.append(False)
             continue
         reached, queue = {relation.of}, [relation.of]
-        for name in queue:  # which grows
+        for name in queue:  # the queue grows in the loop
             queue += refers[name] - reached
             reached |= refers[name]
         closed.append(relation.thing in reached)
@@ -219,7 +227,7 @@ def closes_circle(relations: Sequence[Relation]) -> list[bool]:
 
 
 def _credit(relation: Relation, closed: bool, cell: Cell, truth: Truth, vague: float) -> float:
-    """What a relation earns for a thing in a cell; negative when it is not true of it."""
+    """Return the credit of a relation for an object in a cell; negative if it is not true of it."""
     origins = [(0, 0)] if relation.of is None else truth.get(relation.of, ())
     if closed or not any(relation.fits(cell, origin) for origin in origins):
         return -1.0
@@ -227,7 +235,7 @@ def _credit(relation: Relation, closed: bool, cell: Cell, truth: Truth, vague: f
 
 
 def _match(credit: np.ndarray) -> ClassScore:
-    from scipy.optimize import linear_sum_assignment  # of the extra `judges`
+    from scipy.optimize import linear_sum_assignment  # from the optional dependencies `judges`
 
     relations, things = credit.shape
     rows, columns = linear_sum_assignment(credit.clip(min=0), maximize=True)

@@ -1,4 +1,4 @@
-"""RuleParser: reads where things are out of plain sentences, without a model."""
+"""RuleParser: extracts the positions of objects from plain sentences, without a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "goal": ("goal", "flag"),
     "holes": ("hole", "holes", "pit", "pits"),
 }
-"""What things are called; any other class by its own name, with or without a final s."""
+"""Names of the objects of each class; other classes go by their own name, with or without s."""
 
 _COUNTS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DOWN = {
@@ -46,18 +46,18 @@ _JOINED = re.compile(rf"\s*(?:,|and|,\s*and)\s+{_ARTICLE}")
 
 
 class RuleParser(RelationParser):
-    """Reads sentences such as those that the environments write, and many that say the same.
+    """Reads the environments' own sentences, and many other sentences with the same meaning.
 
-    It understands rows and columns ("row 2, column 3", "(2, 3)", "[2, 3]"), distances and
-    directions from another thing ("1 below and 2 to the right of the player", "two cells north of
-    the box", "to the upper left of the player"), being in its place ("on the target", "where the
-    player is"), several places for one thing and several things in one place. What a clause does
-    not say for sure ("not", "or", "maybe", …) is not read, and neither is what it does not
-    understand.
+    It understands rows and columns ("row 2, column 3", "(2, 3)", "[2, 3]"); distances and
+    directions from another object ("1 below and 2 to the right of the player", "two cells north of
+    the box", "to the upper left of the player"); the position of another object ("on the target",
+    "where the player is"); several places for one object; and several objects in one place. It
+    ignores clauses that are negated or uncertain ("not", "or", "maybe", …) and text that it does
+    not understand.
 
     Args:
-        words: What the things of a class are called, by the name of the class; for others than
-            these the names of the environments that ship are known.
+        words: Names of the objects of each class. Classes that are not given have the names that
+            this package's environments use.
     """
 
     def __init__(self, words: dict[str, list[str]] | None = None) -> None:
@@ -77,7 +77,7 @@ class RuleParser(RelationParser):
         ]
 
     def _names(self, classes: Collection[str]) -> dict[str, str]:
-        """The class of every word; its own name comes before what others are also called."""
+        """Map every word to its class; a class's own name takes precedence over other names."""
         names: dict[str, str] = {}
         for name in classes:
             for word in self.words.get(name, ()):
@@ -90,7 +90,7 @@ class RuleParser(RelationParser):
 
 @lru_cache(maxsize=32)
 def _pattern(words: tuple[str, ...]) -> re.Pattern[str]:
-    """Everything that is understood, the longest first."""
+    """Compile the pattern of all phrases that are understood; longer phrases come first."""
     thing = (
         rf"\b(?:{'|'.join(map(re.escape, words))})\b(?!'s\b)"
         rf"(?:\s+(?:#|number\s+)?\d{{1,3}}\b(?!\s*(?:{_UNIT}|to\b|{_WAY})))?"
@@ -115,10 +115,10 @@ def _pattern(words: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _read(clause: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> list[Relation]:
-    """What one clause says: of each thing that it names, the places that follow."""
+    """Extract the relations of a clause; a place belongs to the object named before it."""
     relations: list[Relation] = []
     things: list[str] = []
-    waiting: list[Relation] = []  # places that came before their thing
+    waiting: list[Relation] = []  # places that were named before their object
     thing_end = origin_end = -1
     origin = ""
     for found in pattern.finditer(clause):
@@ -146,7 +146,7 @@ def _about(thing: str, place: Relation) -> Relation:
 
 
 def _place(found: re.Match[str], names: Mapping[str, str]) -> Relation | None:
-    """A place, of nothing yet."""
+    """Return a relation whose object is not known yet."""
     numbers = [_number(word) for word in re.findall(rf"\b{_COUNT}\b", found[0])]
     if found["row_first"] or found["pair"] or found["bare_pair"]:
         return at("", numbers[0], numbers[1])
@@ -161,7 +161,7 @@ def _place(found: re.Match[str], names: Mapping[str, str]) -> Relation | None:
 
 
 def _moved(text: str, origin: str) -> Relation | None:
-    """How far and where from an origin; None when it says two things of one direction."""
+    """Return the relation to an origin; None if two moves are along the same axis."""
     ranges: dict[str, Range] = {}
     others: Range = ANY
     for move in re.finditer(_MOVE, text):
@@ -174,7 +174,7 @@ def _moved(text: str, origin: str) -> Relation | None:
         else:
             ranges[axis] = MORE if sign[move["way"]] > 0 else LESS
         if move["count"] or move["next"] or move["straight"]:
-            others = (0, 0)  # "2 above" is in the same column
+            others = (0, 0)  # "2 above" means the same column
     return Relation("", ranges.get("rows", others), ranges.get("columns", others), origin)
 
 
@@ -185,5 +185,5 @@ def _number(word: str) -> int:
 
 
 def _class(words: str, names: Mapping[str, str]) -> str:
-    """The class of a thing that may have a number."""
+    """Return the class of an object's name, which may end in a number."""
     return names.get(words) or names[re.sub(r"\s+(?:#|number\s+)?\d+$", "", words)]

@@ -1,4 +1,4 @@
-"""YesNo: a language model says whether a claim is right."""
+"""YesNo: asks a language model whether a claim is right."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from vagentrl.errors import ChatError, ConfigError, JudgeError
 from vagentrl_judges.prompts import Prompt, fresh_code
 
 ANY_RUBRIC = "It is right if all that it says is true of the state and nothing of note is missing."
-"""For environments without a rubric."""
+"""The default for environments without a rubric."""
 SHOWN = 200
-"""Characters of a reply that an error shows."""
+"""Number of characters of a reply that an error quotes."""
 
 
 class YesNo(Judge):
     """Asks a language model whether a claim is right: 1 for yes, 0 for no.
 
-    The model is told the environment's rubric, the true state and the claim. The claim stands
-    between two lines with a code that is drawn anew for every question, and only an answer with
-    that code counts, so the claim can neither end its own quotation nor bring an answer along.
+    The prompt contains the environment's rubric, the true state and the claim. The claim is quoted
+    between two lines with a random code that is new for every question, and an answer must contain
+    the code. The claim can therefore neither end its quotation nor contain a valid answer.
 
-    An answer is the reply's last line, ``ANSWER code: YES`` or ``ANSWER code: NO``, perhaps set
-    in bold, and no line before it may say the opposite. Any other reply is no verdict.
+    The answer is the reply's last line, ``ANSWER code: YES`` or ``ANSWER code: NO``, optionally in
+    bold. An earlier line must not give the opposite answer. Any other reply is not a verdict.
 
     Args:
-        model: Who is asked.
-        prompt: A text file with a prompt of your own; it needs ``$claim``, ``$truth`` and
-            ``$code``, and may have ``$rubric``, ``$kind``, ``$natural``, ``$structured`` and
-            ``$symbolic``.
-        max_tokens: Tokens that a reply may have.
-        repeats: How often the question is put again when the reply is no verdict.
+        model: The chat model to ask.
+        prompt: Path of a text file with a custom prompt; it must contain ``$claim``, ``$truth``
+            and ``$code``, and may contain ``$rubric``, ``$kind``, ``$natural``, ``$structured``
+            and ``$symbolic``.
+        max_tokens: Maximum length of a reply in tokens.
+        repeats: How often to ask again after a reply that is not a verdict.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class YesNo(Judge):
     ) -> None:
         if max_tokens < 1 or repeats < 0:
             raise ConfigError(
-                f"max_tokens is {max_tokens} and repeats {repeats}; give at least 1 and 0"
+                f"max_tokens is {max_tokens} and repeats is {repeats}; give at least 1 and 0"
             )
         self.model = model
         self.max_tokens = max_tokens
@@ -74,7 +74,7 @@ class YesNo(Judge):
             self.unreadable += 1
         raise JudgeError(
             f"YesNo got no answer from {self.repeats + 1} replies; the last one ends in "
-            f"{text.strip()[-SHOWN:]!r}, not in 'ANSWER {code}: YES' or NO. Take a model that "
+            f"{text.strip()[-SHOWN:]!r}, not in 'ANSWER {code}: YES' or NO. Use a model that "
             "follows instructions better, raise repeats, or reword the prompt"
         )
 
@@ -97,7 +97,7 @@ class YesNo(Judge):
 
 
 def read_answer(reply: str, code: str) -> bool | None:
-    """What a reply answers; None when that is not beyond doubt."""
+    """Return the answer in a reply; None if it is missing or ambiguous."""
     lines = [line.strip(" \t*`.") for line in reply.splitlines()]
     lines = [line for line in lines if line]
     answers = [re.fullmatch(rf"ANSWER {code}: (YES|NO)", line) for line in lines]

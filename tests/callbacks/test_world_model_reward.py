@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests import runs
-from tests.telling import HONEST, Exact, Script, by_turn, fit, prepare, say
+from tests.claims_toy import HONEST, ExactJudge, Script, by_turn, claim_reply, fit, prepare
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.callbacks.trajectory_pictures import caption
 from vagentrl.claims import Audit, JudgementLog, TemplatePenalty, Unchanged
@@ -16,7 +16,7 @@ from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError, JudgeError
 from vagentrl.types import RolloutBatch
 
-WRONG = say(9, 8, "wait")
+WRONG = claim_reply(9, 8, "wait")
 
 
 def scalars(run: VagentCLI, name: str) -> list[float]:
@@ -24,12 +24,12 @@ def scalars(run: VagentCLI, name: str) -> list[float]:
 
 
 def reward(judge: Any = None, **settings: Any) -> WorldModelReward:
-    return WorldModelReward(judge or Exact(), **{"journal": None, **settings})
+    return WorldModelReward(judge or ExactJudge(), **{"journal": None, **settings})
 
 
 def test_claims_are_judged_against_the_state_before_and_after(run_dir: Path):
-    judge = Exact()
-    fit([say(3, 2), WRONG], reward(judge), "--data.groups=1", "--data.group_size=1")
+    judge = ExactJudge()
+    fit([claim_reply(3, 2), WRONG], reward(judge), "--data.groups=1", "--data.group_size=1")
     assert [(claim.kind, claim.text, claim.truth, claim.rubric) for claim in judge.asked] == [
         ("observation", "3 are left", "3 are left", "the number counts"),
         ("prediction", "2 are left", "2 are left", "the number counts"),
@@ -44,7 +44,7 @@ def test_what_claims_earn_is_learned_from_and_the_return_stays_the_tasks(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ):
     batches: list[RolloutBatch] = []
-    script = [say(3, 2), say(2, 8), say(9, 0)]
+    script = [claim_reply(3, 2), claim_reply(2, 8), claim_reply(9, 0)]
     run = prepare(script, reward(observation_coefficient=0.5, prediction_coefficient=0.25))
     assess = run.model.assess
     monkeypatch.setattr(
@@ -71,7 +71,7 @@ def test_what_claims_earn_is_learned_from_and_the_return_stays_the_tasks(
 
 def test_what_claims_earn_can_be_relative_to_the_batch(run_dir: Path):
     # observations 1 and 1 of 2, predictions 1 and 0; the third reply is malformed
-    script = [say(3, 2), say(2, 8), "what?"]
+    script = [claim_reply(3, 2), claim_reply(2, 8), "what?"]
     run = fit(script, reward(prediction_coefficient=1.0, relative=True))
     turns = run.datamodule.trajectories[0].turns
     # 0.5 × (1 - 1) + 1 × (1 - 0.5), then with a prediction of 0, then -0.5 × 1 - 1 × 0.5
@@ -79,8 +79,8 @@ def test_what_claims_earn_can_be_relative_to_the_batch(run_dir: Path):
 
 
 def test_a_malformed_reply_claims_nothing(run_dir: Path):
-    judge = Exact()
-    cut = say(3, 2).removesuffix("</answer>")
+    judge = ExactJudge()
+    cut = claim_reply(3, 2).removesuffix("</answer>")
     run = fit([cut, HONEST[0], HONEST[1]], reward(judge))
     turns = run.datamodule.trajectories[0].turns
     assert [turn.bonus for turn in turns] == [0.0, 1.0, 1.0]
@@ -91,7 +91,7 @@ def test_a_malformed_reply_claims_nothing(run_dir: Path):
 def test_judging_begins_while_others_are_still_asked(run_dir: Path):
     judged, waited = threading.Event(), []
 
-    class Signals(Exact):
+    class Signals(ExactJudge):
         async def judge(self, claim: Claim) -> Verdict:
             judged.set()
             return await super().judge(claim)
@@ -110,8 +110,8 @@ def test_a_claim_without_a_verdict_earns_the_mean_of_its_kind(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ):
     # right, wrong, and one that nobody can judge: (1 + 0) / 2
-    script = [say(3, 2), say(9, 1), say("?", 0)]
-    run = fit(script, reward(Exact("?"), prediction_coefficient=0.0))
+    script = [claim_reply(3, 2), claim_reply(9, 1), claim_reply("?", 0)]
+    run = fit(script, reward(ExactJudge("?"), prediction_coefficient=0.0))
     turns = run.datamodule.trajectories[0].turns
     assert [turn.bonus for turn in turns] == [0.5, 0.0, 0.25]
     assert turns[2].scores == {"prediction": 1.0}
@@ -122,11 +122,15 @@ def test_a_claim_without_a_verdict_earns_the_mean_of_its_kind(
 
 def failing_once() -> Script:
     """One observation, in the first turn of the second episode, cannot be judged."""
-    return by_turn(lambda session, turn: say("?", 2) if (session, turn) == (1, 0) else HONEST[turn])
+
+    def line(session: int, turn: int) -> str:
+        return claim_reply("?", 2) if (session, turn) == (1, 0) else HONEST[turn]
+
+    return by_turn(line)
 
 
 def test_an_episode_without_a_verdict_can_be_left_out(run_dir: Path):
-    run = fit(failing_once(), reward(Exact("?"), on_failure="drop_trajectory"))
+    run = fit(failing_once(), reward(ExactJudge("?"), on_failure="drop_trajectory"))
     failed = [trajectory for trajectory in run.datamodule.trajectories if trajectory.error]
     assert [t.error for t in failed] == ["JudgeError: no verdict on '? are left'"]
     assert scalars(run, "rollout/failed") == [0.25]
@@ -135,14 +139,14 @@ def test_an_episode_without_a_verdict_can_be_left_out(run_dir: Path):
 
 def test_a_claim_without_a_verdict_can_stop_the_run(run_dir: Path):
     with pytest.raises(JudgeError, match=r"1 of 24 claims could not be judged; the first: Judge"):
-        fit(failing_once(), reward(Exact("?"), on_failure="stop"))
+        fit(failing_once(), reward(ExactJudge("?"), on_failure="stop"))
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
 
 
 def test_a_mistake_in_the_judge_is_a_failure_that_is_named(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ):
-    class Broken(Exact):
+    class Broken(ExactJudge):
         async def judge(self, claim: Claim) -> Verdict:
             if claim.kind == "prediction":
                 raise ZeroDivisionError("a mistake in the judge")
@@ -157,7 +161,7 @@ def test_a_mistake_in_the_judge_is_a_failure_that_is_named(
     ("setting", "message"),
     [
         ("format=none", "replies in NoThink say nothing about the state"),
-        ("mute=true", r"state\(\) is None, so there is no truth"),
+        ("hides_state=true", r"state\(\) is None, so there is no truth"),
     ],
 )
 def test_an_environment_that_cannot_be_judged_is_refused_at_once(
@@ -175,12 +179,12 @@ def test_one_kind_of_claim_is_enough(run_dir: Path):
 
 
 def test_evaluations_show_the_scores_and_earn_nothing(run_dir: Path):
-    judge = Exact()
+    judge = ExactJudge()
     run = fit(HONEST, reward(judge), "--trainer.limit_val_batches=1.0")
     assert scalars(run, "val/observation_score") == [1.0, 1.0]
     assert scalars(run, "val/prediction_right") == [1.0, 1.0]
     assert all(turn.bonus == 0 for turn in run.datamodule.evaluated["train"][0].turns)
-    judge = Exact()
+    judge = ExactJudge()
     run = fit(HONEST, reward(judge, evaluations=False), "--trainer.limit_val_batches=1.0")
     assert "val/observation_score" not in run.trainer.callback_metrics
     assert len(judge.asked) == 4 * 6  # those of training
@@ -193,7 +197,7 @@ def test_what_a_judge_counts_is_logged_by_iteration(run_dir: Path):
 
 def test_evaluations_have_counts_of_their_own(run_dir: Path):
     validated = ("--trainer.limit_val_batches=1.0", "--data.val_episodes=2")
-    run = fit(failing_once(), reward(Exact("?")), *validated)
+    run = fit(failing_once(), reward(ExactJudge("?")), *validated)
     # two evaluations of two episodes; the sessions of an evaluation count on from those before
     assert scalars(run, "val/judge/claims") == [12, 12]
     assert scalars(run, "val/judge/asked") == [12, 12]
@@ -226,7 +230,8 @@ def test_every_way_of_playing_is_judged(settings: tuple[str, ...], run_dir: Path
 
 def test_groups_are_chosen_by_what_is_learned_from(run_dir: Path):
     # every episode fares alike, but in the second group one member sees wrongly
-    script = lambda request: WRONG if request.session % 4 == 3 else say(3, 3, "wait")  # noqa: E731
+    right = claim_reply(3, 3, "wait")
+    script = lambda request: WRONG if request.session % 4 == 3 else right  # noqa: E731
     dynamic = ("--data.filter=DynamicSampling", "--data.filter.rounds=2")
     run = fit(script, reward(), *dynamic)
     assert scalars(run, "judge/claims") == [2 * 24]  # both rounds were judged
@@ -234,7 +239,7 @@ def test_groups_are_chosen_by_what_is_learned_from(run_dir: Path):
 
 
 def test_a_warm_up_judges_its_episodes_once(run_dir: Path):
-    judge = Exact()
+    judge = ExactJudge()
     warm = ("--trainer.callbacks=vagentrl.callbacks.CriticWarmup", "--trainer.callbacks.rounds=2")
     fit(HONEST, reward(judge), *warm, "--trainer.max_epochs=3")
     assert len(judge.asked) == 2 * 24  # for two rounds together, and for the third iteration
@@ -249,7 +254,7 @@ def test_nothing_is_left_behind(run_dir: Path):
 
 
 def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
-    class Lenient(Exact):
+    class Lenient(ExactJudge):
         async def judge(self, claim: Claim) -> Verdict:
             return Verdict(1.0, "well put")
 
@@ -257,10 +262,10 @@ def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
         Lenient(),
         filters=[Unchanged()],
         templates=TemplatePenalty(penalty=0.75),
-        audit=Audit(Exact(), share=1.0),
+        audit=Audit(ExactJudge(), share=1.0),
         journal=JudgementLog(share=0.0),
     )
-    run = fit([say(9, 9)], callback)
+    run = fit([claim_reply(9, 9)], callback)
     # half of the claims are predictions that repeat the observation; all are the same and wrong
     assert scalars(run, "judge/filtered") == [0.5]
     assert scalars(run, "judge/penalised") == [1.0]
@@ -275,13 +280,13 @@ def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
     assert (first["score"], first["second_score"], first["differ"]) == (1.0, 0.0, True)
     assert (first["turn"], first["kind"], first["penalty"]) == (0, "observation", 0.75)
     assert (second["filtered"], second["score"]) == (True, 0.0)
-    assert second["reason"].startswith("Unchanged: the prediction is the observation")
+    assert second["reason"].startswith("Unchanged: the prediction repeats the observation")
     assert len(lines) == 24
 
 
 def test_a_resumed_run_remembers_the_templates(run_dir: Path):
     settings = ("--trainer.max_epochs=2", "--trainer.check_val_every_n_epoch=1")
-    script = [say(9, 8), say(2, 1), WRONG]
+    script = [claim_reply(9, 8), claim_reply(2, 1), WRONG]
     make = lambda: reward(templates=TemplatePenalty(window=30, top=1))  # noqa: E731
     whole = fit(script, make(), *settings)
     half = fit(script, make(), "--trainer.max_epochs=1", *settings[1:])
@@ -320,4 +325,4 @@ def test_all_of_it_is_named_in_yaml(run_dir: Path):
 
 def test_right_claims_may_not_cost():
     with pytest.raises(ConfigError, match="prediction_coefficient is -1"):
-        WorldModelReward(Exact(), prediction_coefficient=-1)
+        WorldModelReward(ExactJudge(), prediction_coefficient=-1)

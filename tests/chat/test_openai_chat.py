@@ -1,4 +1,4 @@
-"""A server of straw for what goes wrong, and vLLM's own for the wire."""
+"""`OpenAIChat` with a fake server; tests/judges/test_wire.py uses a real one."""
 
 import asyncio
 import copy
@@ -39,49 +39,49 @@ def ask(chat: OpenAIChat, prompt: str = "hello", **settings: Any) -> ChatReply:
 
 def asked(*answers: Any, **settings: Any) -> tuple[ChatReply, OpenAIChat, ChatServer]:
     with serving(*answers) as (server, url):
-        chat = OpenAIChat("straw", url, **settings)
+        chat = OpenAIChat("fake", url, **settings)
         return ask(chat), chat, server
 
 
 def refused(*answers: Any, match: str, **settings: Any) -> OpenAIChat:
     with serving(*answers) as (_, url):
-        chat = OpenAIChat("straw", url, **settings)
+        chat = OpenAIChat("fake", url, **settings)
         with pytest.raises(ChatError, match=match) as raised:
             ask(chat)
-    assert str(raised.value).startswith(f"straw at {url}: ")
-    assert chat.spent.failures == 1
+    assert str(raised.value).startswith(f"fake at {url}: ")
+    assert chat.usage.failures == 1
     return chat
 
 
-# -------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------ requests and replies
 
 
-def test_a_reply_comes_with_what_it_took():
+def test_a_reply_has_its_token_counts_and_cost():
     prices = Prices(prompt=2.0, reply=8.0)
     reply, chat, server = asked(says("hi"), prices=prices)
-    # 10 tokens at 2 and 5 at 8 for a million: (20 + 40) / 1e6
+    # 10 tokens at 2 and 5 tokens at 8 per million: (20 + 40) / 1e6
     assert (reply.text, reply.prompt_tokens, reply.reply_tokens) == ("hi", 10, 5)
     assert reply.cost == pytest.approx(60e-6)
-    spent = chat.metrics()
-    assert spent["requests"] == 1
-    assert spent["cost"] == pytest.approx(60e-6)
-    assert spent["seconds"] > 0
-    assert (spent["retries"], spent["failures"], spent["unmetered"]) == (0, 0, 0)
+    metrics = chat.metrics()
+    assert metrics["requests"] == 1
+    assert metrics["cost"] == pytest.approx(60e-6)
+    assert metrics["seconds"] > 0
+    assert (metrics["retries"], metrics["failures"], metrics["unmetered"]) == (0, 0, 0)
     assert server.requests[0].path == "/v1/chat/completions"
 
 
-def test_half_a_surrogate_pair_is_no_text():
+def test_a_lone_surrogate_in_a_reply_is_replaced():
     reply, _, _ = asked(says("a \ud83d b"))
     assert reply.text == "a ? b"
 
 
-def test_the_request_holds_the_settings():
+def test_the_request_contains_the_settings():
     with serving(says("hi")) as (server, url):
-        chat = OpenAIChat("straw", url, extra_body={"seed": 3})
+        chat = OpenAIChat("fake", url, extra_body={"seed": 3})
         ask(chat, "why?", system="be brief", max_tokens=7)
-        ask(OpenAIChat("straw", url, temperature=None), "why?")
+        ask(OpenAIChat("fake", url, temperature=None), "why?")
     assert server.requests[0].fields == {
-        "model": "straw",
+        "model": "fake",
         "messages": [
             {"role": "system", "content": "be brief"},
             {"role": "user", "content": "why?"},
@@ -94,23 +94,23 @@ def test_the_request_holds_the_settings():
     assert len(server.requests[1].fields["messages"]) == 1
 
 
-def test_tokens_that_the_server_does_not_tell_are_counted_as_untold():
+def test_a_reply_without_token_counts_is_counted_as_unmetered():
     reply, chat, _ = asked(says("hi", metered=False), prices=Prices(1.0, 1.0))
     assert (reply.prompt_tokens, reply.cost) == (0, 0.0)
-    assert chat.spent.unmetered == 1
+    assert chat.usage.unmetered == 1
 
 
-def test_no_more_prompts_are_answered_at_a_time_than_there_are_connections():
+def test_max_connections_limits_the_prompts_in_progress():
     async def many(chat: OpenAIChat) -> list[ChatReply]:
         return await asyncio.gather(*(chat.complete(str(n)) for n in range(12)))
 
     with serving(Answer(body=completion("hi"), delay_s=0.02)) as (server, url):
-        replies = asyncio.run(many(OpenAIChat("straw", url, max_connections=3)))
+        replies = asyncio.run(many(OpenAIChat("fake", url, max_connections=3)))
     assert [reply.text for reply in replies] == ["hi"] * 12
     assert server.most_at_once == 3
 
 
-def test_requests_are_spaced_to_keep_the_limit_of_a_minute(monkeypatch: pytest.MonkeyPatch):
+def test_requests_are_spaced_evenly_for_the_limit_per_minute(monkeypatch: pytest.MonkeyPatch):
     now, waits = 100.0, []
 
     async def sleep(seconds: float) -> None:
@@ -118,24 +118,24 @@ def test_requests_are_spaced_to_keep_the_limit_of_a_minute(monkeypatch: pytest.M
 
     monkeypatch.setattr(endpoint.time, "monotonic", lambda: now)
     monkeypatch.setattr(endpoint.asyncio, "sleep", sleep)
-    pace = endpoint.Pace(600)  # one every 0.1 s
+    limiter = endpoint.RateLimiter(600)  # one every 0.1 s
 
     async def several(count: int) -> list[float]:
-        return [await pace.wait() for _ in range(count)]
+        return [await limiter.wait() for _ in range(count)]
 
     assert asyncio.run(several(4)) == pytest.approx([0, 0.1, 0.2, 0.3])
-    now = 100.35  # the fifth could go at 100.4
+    now = 100.35  # the fifth request may be sent at 100.4
     assert asyncio.run(several(1)) == pytest.approx([0.05])
-    now = 200.0  # what was not used does not add up to a burst
+    now = 200.0  # unused time does not allow a burst
     assert asyncio.run(several(2)) == pytest.approx([0, 0.1])
     assert waits == pytest.approx([0.1, 0.2, 0.3, 0.05, 0.1])
 
 
-def test_waiting_for_the_limit_of_a_minute_is_not_the_servers_fault(
+def test_waiting_for_the_rate_limit_does_not_count_towards_patience_s(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    class Hour:
-        """A pace that lets every request wait for an hour, as one would see it on the clock."""
+    class HourLimiter:
+        """A rate limiter, and its clock, in which every request waits for an hour."""
 
         passed = 0.0
 
@@ -146,40 +146,40 @@ def test_waiting_for_the_limit_of_a_minute_is_not_the_servers_fault(
         def monotonic(self) -> float:
             return time.monotonic() + self.passed
 
-    hour = Hour()
-    monkeypatch.setattr(endpoint, "time", hour)
+    limiter = HourLimiter()
+    monkeypatch.setattr(endpoint, "time", limiter)
     with serving(refuses(500), says("hi")) as (_, url):
-        chat = OpenAIChat("straw", url, patience_s=60)
-        monkeypatch.setattr(chat, "_pace", hour)
+        chat = OpenAIChat("fake", url, patience_s=60)
+        monkeypatch.setattr(chat, "_rate_limiter", limiter)
         assert ask(chat).text == "hi"
-    assert chat.spent.queued_s >= 7200
-    assert chat.spent.seconds < 3600
+    assert chat.usage.queued_s >= 7200
+    assert chat.usage.seconds < 3600
 
 
 def test_each_event_loop_has_its_own_connections_and_a_copy_has_none():
     with serving(says("hi")) as (server, url):
-        chat = OpenAIChat("straw", url)
+        chat = OpenAIChat("fake", url)
         for one in (chat, chat, copy.deepcopy(chat), pickle.loads(pickle.dumps(chat))):
             assert ask(one).text == "hi"
             assert ask(one).text == "hi"
     assert len(server.requests) == 8
-    assert len(chat._sessions) == 1  # those of loops that are over are let go
+    assert len(chat._sessions) == 1  # those of closed loops are dropped
 
 
-def test_connections_are_used_again_and_closed_with_their_event_loop():
+def test_connections_are_reused_and_closed_with_their_event_loop():
     opened = 0
 
-    class Counting(ChatServer):
+    class CountingServer(ChatServer):
         async def serve(self, reader: Any, writer: Any) -> None:
             nonlocal opened
             opened += 1
             await super().serve(reader, writer)
 
     async def twice() -> None:
-        server = Counting(lambda request: says("hi"))
+        server = CountingServer(lambda request: says("hi"))
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        chat = OpenAIChat("straw", f"http://127.0.0.1:{port}/v1")
+        chat = OpenAIChat("fake", f"http://127.0.0.1:{port}/v1")
         sessions.append(chat._sessions)
         await chat.complete("1")
         await chat.complete("2")
@@ -193,9 +193,9 @@ def test_connections_are_used_again_and_closed_with_their_event_loop():
     assert session.client.is_closed()
 
 
-# ------------------------------------------------------------------------------ what goes wrong
+# ------------------------------------------------------------------------------------- failures
 
-PASSING: dict[str, Answer] = {
+TRANSIENT: dict[str, Answer] = {
     "429": refuses(429),
     "429 with Retry-After": refuses(429, retry_after="0.02"),
     "500": refuses(500),
@@ -213,31 +213,31 @@ PASSING: dict[str, Answer] = {
 }
 SLOW: dict[str, Answer] = {
     "a time-out": Answer(body=completion("hi"), delay_s=60),
-    "a slow drip": Answer(body=completion("hi"), drip_s=0.05),  # 13 s, a byte now and then
+    "a slow drip": Answer(body=completion("hi"), drip_s=0.05),  # takes 13 s in all
 }
 
 
-@pytest.mark.parametrize("fault", PASSING)
-def test_what_may_pass_is_tried_again(fault: str):
-    reply, chat, server = asked(PASSING[fault], says("hi"))
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_transient_failures_are_retried(fault: str):
+    reply, chat, server = asked(TRANSIENT[fault], says("hi"))
     assert reply.text == "hi"
-    assert (chat.spent.requests, chat.spent.retries, chat.spent.failures) == (2, 1, 0)
+    assert (chat.usage.requests, chat.usage.retries, chat.usage.failures) == (2, 1, 0)
     assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("fault", SLOW)
-def test_what_takes_too_long_is_tried_again(fault: str):
+def test_timeouts_are_retried(fault: str):
     reply, chat, _ = asked(SLOW[fault], says("hi"), timeout_s=0.5, retries=20)
     assert reply.text == "hi"
-    assert chat.spent.retries >= 1  # more where a busy machine is slow in good faith
+    assert chat.usage.retries >= 1  # a busy machine may time out more often
 
 
-@pytest.mark.parametrize("fault", [*PASSING, *SLOW])
-def test_what_does_not_pass_is_an_error_and_never_a_reply(fault: str):
+@pytest.mark.parametrize("fault", [*TRANSIENT, *SLOW])
+def test_a_failure_that_persists_is_an_error(fault: str):
     timeout_s = 0.1 if fault in SLOW else 30
-    answer = (PASSING | SLOW)[fault]
-    chat = refused(answer, match=r"tries: 3, in", timeout_s=timeout_s, retries=2)
-    assert (chat.spent.requests, chat.spent.retries) == (3, 2)
+    answer = (TRANSIENT | SLOW)[fault]
+    chat = refused(answer, match=r"attempts: 3, in", timeout_s=timeout_s, retries=2)
+    assert (chat.usage.requests, chat.usage.retries) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -250,51 +250,51 @@ def test_what_does_not_pass_is_an_error_and_never_a_reply(fault: str):
         (says(None, finish="content_filter"), "refused: content_filter"),
     ],
 )
-def test_what_would_come_back_the_same_is_not_tried_again(answer: Answer, match: str):
+def test_permanent_failures_are_not_retried(answer: Answer, match: str):
     chat = refused(answer, match=match)
-    assert chat.spent.requests == 1
+    assert chat.usage.requests == 1
 
 
-def test_a_server_that_is_not_there_is_named():
-    with socket.socket() as taken:  # bound, but nobody listens
+def test_without_a_server_the_error_says_that_the_connection_failed():
+    with socket.socket() as taken:  # the port is bound, but not listening
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        chat = OpenAIChat("straw", url, retries=1)
+        chat = OpenAIChat("fake", url, retries=1)
         with pytest.raises(ChatError, match=r"connection failed: ConnectError.*Is the server runn"):
             ask(chat)
-    assert (chat.spent.requests, chat.spent.failures) == (2, 1)
+    assert (chat.usage.requests, chat.usage.failures) == (2, 1)
 
 
-def test_the_tokens_of_a_reply_that_is_thrown_away_are_paid_for():
+def test_the_tokens_of_a_rejected_reply_count_towards_the_cost():
     chat = refused(says("half", finish="length"), match="cut off", prices=Prices(1.0, 1.0))
-    assert chat.spent.cost == pytest.approx(15e-6)  # 10 + 5 tokens
+    assert chat.usage.cost == pytest.approx(15e-6)  # 10 + 5 tokens
 
 
-def test_the_server_says_how_long_to_wait():
+def test_retry_after_sets_the_minimum_pause():
     started = time.monotonic()
     asked(refuses(429, retry_after="0.3"), says("hi"))
     assert time.monotonic() - started >= 0.3
 
 
-def test_who_is_told_to_wait_longer_than_patience_gives_up_at_once():
+def test_a_retry_after_longer_than_patience_s_fails_at_once():
     chat = refused(refuses(429, retry_after="3600"), match=r"asks to wait 3.6e\+03 s")
-    assert chat.spent.requests == 1
+    assert chat.usage.requests == 1
 
 
-def test_patience_is_for_all_tries_together():
+def test_patience_s_limits_all_attempts_together():
     slow = Answer(body=completion("hi"), delay_s=5)
-    chat = refused(slow, match="no whole answer", timeout_s=0.1, patience_s=0.25, retries=100)
-    assert chat.spent.requests <= 3
+    chat = refused(slow, match="no complete answer", timeout_s=0.1, patience_s=0.25, retries=100)
+    assert chat.usage.requests <= 3
 
 
 @pytest.mark.parametrize(
     ("said", "seconds"), [("7", 7), ("0.5", 0.5), ("-3", 0), ("", 0), ("soon", 0)]
 )
-def test_a_retry_after_is_seconds(said: str, seconds: float):
+def test_retry_after_may_be_a_number_of_seconds(said: str, seconds: float):
     assert retry_after({"retry-after": said}) == seconds
 
 
-def test_a_retry_after_may_be_a_date():
+def test_retry_after_may_be_a_date():
     assert 50 < retry_after({"retry-after": formatdate(time.time() + 60)}) <= 61
 
 
@@ -304,7 +304,7 @@ def test_a_retry_after_may_be_a_date():
 def test_the_key_goes_to_the_server_and_nowhere_else(key: str, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     with serving(says("hi")) as (server, url):
-        chat = OpenAIChat("straw", url)
+        chat = OpenAIChat("fake", url)
 
         async def inside() -> str:
             await chat.complete("hello")
@@ -325,18 +325,18 @@ def test_a_server_that_repeats_the_key_does_not_bring_it_into_errors(
 ):
     caplog.set_level(logging.DEBUG)
     with serving(echo(status, f"Incorrect API key provided: {key}")) as (_, url):
-        chat = OpenAIChat("straw", url, retries=1)
+        chat = OpenAIChat("fake", url, retries=1)
         with pytest.raises(ChatError) as raised:
             ask(chat)
     error: BaseException | None = raised.value
     assert "[key]" in str(error)
-    while error is not None:  # what a traceback would show
+    while error is not None:  # all exceptions that a traceback would show
         assert key not in str(error) + repr(error)
         error = error.__cause__ or error.__context__
     assert key not in caplog.text
 
 
-def test_a_key_that_is_missing_or_wrong_is_asked_for_by_its_variable(
+def test_the_error_for_a_missing_or_wrong_key_names_the_variable(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.delenv("MY_KEY", raising=False)
@@ -354,20 +354,20 @@ def test_without_a_key_no_authorization_is_sent(key: str):
 
 
 @pytest.mark.parametrize("value", [KEY, "abcdef0123456789", "AKIAIOSFODNN7EXAMPLE", "", "MY KEY"])
-def test_a_key_in_place_of_its_name_is_refused_and_not_shown(value: str):
+def test_a_key_in_place_of_the_variables_name_is_refused_and_not_shown(value: str):
     with pytest.raises(ConfigError, match="not the name of an environment variable") as raised:
-        OpenAIChat("straw", key_variable=value)
+        OpenAIChat("fake", key_variable=value)
     assert not value or value not in str(raised.value)
 
 
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\nX-Evil: 1")
     with pytest.raises(ConfigError, match="printable ASCII") as raised:
-        ask(OpenAIChat("straw", "http://127.0.0.1:9/v1"))
+        ask(OpenAIChat("fake", "http://127.0.0.1:9/v1"))
     assert KEY not in str(raised.value)
 
 
-def test_the_white_space_around_a_key_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch):
+def test_white_space_around_a_key_is_stripped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
     _, _, server = asked(says("hi"))
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
@@ -376,9 +376,9 @@ def test_the_white_space_around_a_key_is_not_part_of_it(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "url", ["https://me:secret@host/v1", "https://host/v1?api-key=secret", "host/v1", "ftp://host"]
 )
-def test_an_address_with_a_secret_or_without_a_scheme_is_refused(url: str):
+def test_a_url_with_a_secret_or_without_a_scheme_is_refused(url: str):
     with pytest.raises(ConfigError) as raised:
-        OpenAIChat("straw", url)
+        OpenAIChat("fake", url)
     assert "secret@" not in str(raised.value) and "=secret" not in str(raised.value)
 
 
@@ -391,4 +391,4 @@ def test_an_address_with_a_secret_or_without_a_scheme_is_refused(url: str):
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]):
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        OpenAIChat("straw", **settings)
+        OpenAIChat("fake", **settings)

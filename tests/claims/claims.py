@@ -1,4 +1,4 @@
-"""Claims and judgements, made by hand."""
+"""Helpers that build claims and judgements."""
 
 from vagentrl.claims.judge import Verdict
 from vagentrl.claims.judgement import Judgement

@@ -1,30 +1,30 @@
 import pytest
 
 from tests.claims.claims import claim, judgement
-from tests.telling import Exact
+from tests.claims_toy import ExactJudge
 from vagentrl.claims import Audit
 from vagentrl.errors import ConfigError
 
 
-def test_a_sample_is_as_large_as_wanted_and_the_same_every_time():
+def test_a_sample_has_the_given_share_and_is_the_same_every_time():
     claims = [claim(f"claim {n}") for n in range(2000)]
-    audit = Audit(Exact(), share=0.1)
+    audit = Audit(ExactJudge(), share=0.1)
     chosen = [audit.samples(each) for each in claims]
     assert sum(chosen) / 2000 == pytest.approx(0.1, abs=0.027)  # four standard deviations
-    assert chosen == [Audit(Exact(), share=0.1).samples(each) for each in claims]
-    assert all(Audit(Exact(), share=1.0).samples(each) for each in claims)
+    assert chosen == [Audit(ExactJudge(), share=0.1).samples(each) for each in claims]
+    assert all(Audit(ExactJudge(), share=1.0).samples(each) for each in claims)
 
 
-def test_judges_disagree_when_their_scores_are_further_apart_than_allowed():
-    audit = Audit(Exact(), tolerance=0.25)
+def test_judges_disagree_when_their_scores_differ_by_more_than_the_tolerance():
+    audit = Audit(ExactJudge(), tolerance=0.25)
     assert not audit.disagrees(judgement("a", 0.5, second=0.75))
     assert audit.disagrees(judgement("a", 0.25, second=0.75))
     assert not audit.disagrees(judgement("a", 0.0))
     assert not audit.disagrees(judgement("a", None, second=1.0))
 
 
-def test_an_audit_of_nothing_is_refused():
+def test_a_share_of_zero_and_a_tolerance_of_one_are_refused():
     with pytest.raises(ConfigError, match="share is 0"):
-        Audit(Exact(), share=0)
+        Audit(ExactJudge(), share=0)
     with pytest.raises(ConfigError, match="tolerance is 1"):
-        Audit(Exact(), tolerance=1)
+        Audit(ExactJudge(), tolerance=1)

@@ -8,7 +8,7 @@ import pytest
 from vagentrl.claims.background import BackgroundLoop
 
 
-def test_work_is_done_in_one_loop_beside_the_caller():
+def test_all_coroutines_run_in_one_loop_in_another_thread():
     async def where() -> tuple[int, str]:
         return id(asyncio.get_running_loop()), threading.current_thread().name
 
@@ -19,7 +19,7 @@ def test_work_is_done_in_one_loop_beside_the_caller():
     assert places[0][1] == "judge"
 
 
-def test_closing_cancels_what_is_not_done_and_ends_the_thread():
+def test_closing_cancels_unfinished_coroutines_and_ends_the_thread():
     background = BackgroundLoop()
     endless = background.submit(asyncio.sleep(3600))
     background.close()
@@ -28,7 +28,7 @@ def test_closing_cancels_what_is_not_done_and_ends_the_thread():
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
 
 
-def test_the_interpreter_changes_hands_quickly_while_it_runs():
+def test_the_thread_switch_interval_is_shorter_while_the_loop_is_open():
     before = sys.getswitchinterval()
     background = BackgroundLoop()
     during = sys.getswitchinterval()

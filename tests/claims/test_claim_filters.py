@@ -19,34 +19,35 @@ def problem(rule: ClaimFilter, text: str, *others: Claim, prompt: str = "", **tr
     return rule.problem(made, (*others, made), prompt)
 
 
-def test_a_claim_is_as_long_as_the_truth_calls_for():
+def test_claims_that_are_too_short_or_too_long_are_rejected():
     rule = Length(shortest=3, longest=2.0)
-    assert problem(rule, "ab", truth="abcde") == "2 characters, at least 3 are wanted"
+    assert problem(rule, "ab", truth="abcde") == "2 characters, at least 3 are required"
     assert problem(rule, "a" * 10, truth="abcde") is None
     assert problem(rule, "a" * 11, truth="abcde") == "11 characters, at most 10 are allowed"
-    assert problem(rule, "abcdef", truth="") is None  # the truth counts as the shortest claim
-    assert problem(rule, '{\n    "a": 1\n}', truth='{"a":1}') is None  # however it is indented
+    # The truth's length counts as at least `shortest`.
+    assert problem(rule, "abcdef", truth="") is None
+    assert problem(rule, '{\n    "a": 1\n}', truth='{"a":1}') is None  # indentation does not count
 
 
-def test_a_clause_is_not_said_again_and_again():
+def test_repeated_clauses_are_rejected_unless_the_truth_repeats_them():
     rule = Repetition(most=1)
     said = "the box is left"
     assert problem(rule, f"{said}; {said}") is None
-    assert problem(rule, f"{said}; The  box is left. {said}") == "says 3 times 'the box is left'"
+    assert problem(rule, f"{said}; The  box is left. {said}") == "says 'the box is left' 3 times"
     holes = "a hole is near; a hole is near; a hole is near"
     assert problem(rule, holes, truth=holes) is None
     assert problem(rule, "##\n##\n##", truth="##", representation="symbolic") is None
 
 
-def test_a_claim_is_not_copied_from_the_instructions():
+def test_text_copied_from_the_system_prompt_is_rejected():
     rule = CopiedPrompt(words=4)
     told = "Write the state you see now: the player is at row 1, column 1."
     assert problem(rule, "the state you see now", prompt=told)
-    assert problem(rule, "The STATE you", prompt=told)  # shorter, but all of it
+    assert problem(rule, "The STATE you", prompt=told)  # short, but completely copied
     assert problem(rule, "I think: write the state you ...", prompt=told)
     assert problem(rule, "the player is at home", prompt=told)  # four words in a row
     assert problem(rule, "the player sits at row 1", prompt=told) is None
-    # a copy that happens to be true is none
+    # text that is also in the truth is not a copy
     true = "the player is at row 1, column 1"
     assert problem(rule, true, prompt=told, truth=true) is None
     assert problem(rule, "", prompt=told) is None
@@ -74,9 +75,9 @@ LAKE = (
         ("a cat is 1 above the player; the cat is 1 below the player", SOKOBAN, "cat"),
     ],
 )  # fmt: skip
-def test_a_thing_is_not_in_two_places(text: str, truth: str, what: str):
+def test_an_object_in_two_places_is_a_contradiction(text: str, truth: str, what: str):
     places = 3 if what in ("hole", "box") else 2
-    said = f"says of {what!r} that it is in {places} places"
+    said = f"puts {what!r} in {places} places"
     assert problem(Contradiction(), text, truth=truth) == said
 
 
@@ -95,11 +96,11 @@ def test_a_thing_is_not_in_two_places(text: str, truth: str, what: str):
         ("the player is at (2, 3), the target is at (3, 1); the player is at (2, 3)", SOKOBAN),
     ],
 )
-def test_what_is_true_in_other_words_is_no_contradiction(text: str, truth: str):
+def test_a_true_claim_in_other_words_is_not_a_contradiction(text: str, truth: str):
     assert problem(Contradiction(), text, truth=truth) is None
 
 
-def test_one_field_is_not_named_twice():
+def test_a_duplicate_field_is_a_contradiction():
     twice = '{"player":[1,1],"boxes":[],"player":[2,2]}'
     said = problem(Contradiction(), twice, representation="structured")
     assert said == "names 'player' twice"
@@ -107,9 +108,9 @@ def test_one_field_is_not_named_twice():
     assert problem(Contradiction(), twice, representation="symbolic") is None
 
 
-def test_a_prediction_is_not_the_observation_unless_nothing_changed():
+def test_a_prediction_that_repeats_the_observation_is_rejected_if_the_state_changed():
     seen = claim("All is  well", truth="a")
-    same = "the prediction is the observation, but the state changed"
+    same = "the prediction repeats the observation, but the state changed"
     assert problem(Unchanged(), "all is well", seen, truth="b", kind="prediction") == same
     assert problem(Unchanged(), "all is well", seen, truth="a", kind="prediction") is None
     assert problem(Unchanged(), "all is lost", seen, truth="b", kind="prediction") is None
@@ -136,11 +137,11 @@ def test_the_truth_passes_all_rules(make: Any, representation: Representation):
     ("make", "message"),
     [
         (lambda: Length(shortest=-1), "Length.shortest is -1"),
-        (lambda: Length(longest=0.5), "longest 0.5"),
+        (lambda: Length(longest=0.5), "longest is 0.5"),
         (lambda: Repetition(most=-1), "Repetition.most is -1"),
         (lambda: CopiedPrompt(words=1), "CopiedPrompt.words is 1"),
     ],
 )
-def test_rules_that_would_refuse_everything_are_refused(make: Any, message: str):
+def test_settings_that_would_reject_every_claim_are_refused(make: Any, message: str):
     with pytest.raises(ConfigError, match=message):
         make()

@@ -1,7 +1,7 @@
-"""A policy that says the same whatever it sees, an honest one, and a judge that can be fooled.
+"""The defences against reward hacking: a constant description must not earn more than honesty.
 
-The judge is scripted to fail as model judges do: it checks what is precise, and finds nothing wrong
-with what is vague. Nothing here is trained; what each policy says would earn is compared.
+The judge is scripted to fail as model judges do: it checks precise statements and accepts vague
+ones. Nothing is trained; the tests compare the rewards of a constant and of an honest policy.
 """
 
 import random
@@ -37,11 +37,11 @@ VAGUE = "the player is near the box; the box is near the target; the target is i
 VAGUE_AFTER = "the player is closer; the box is closer to the target; the target is still there"
 
 Policy = Callable[[str, random.Random], str]
-"""From the truth in words to what is said."""
+"""Maps the true state in words to the policy's claim."""
 
 
-class Gullible(Judge):
-    """Checks clauses with numbers against the truth, and believes all others."""
+class GullibleJudge(Judge):
+    """Checks clauses with numbers against the truth and accepts all others."""
 
     async def judge(self, claim: Claim) -> Verdict:
         true = set(claim.truth.split("; "))
@@ -51,7 +51,7 @@ class Gullible(Judge):
 
 
 def honest(truth: str, rng: random.Random) -> str:
-    """Says what is, and errs in three clauses of ten."""
+    """Describe the true state, with an error in 30 % of the clauses."""
     clauses = truth.split("; ")
     return "; ".join(c if rng.random() < 0.7 else f"{c} or {rng.randint(2, 9)}" for c in clauses)
 
@@ -65,7 +65,7 @@ def room() -> Sokoban:
 
 
 def play(policies: tuple[Policy, Policy], seed: int) -> Trajectory:
-    """Walks at random; the policies say what is and what will be."""
+    """Play a random walk; the first policy writes observations, the second predictions."""
     env, rng, turns = room(), random.Random(seed), []
     observation, over = env.reset(2 * seed), False
     while not over:
@@ -93,9 +93,9 @@ def _words(state: State | None) -> str:
     return state.natural
 
 
-def earned(policies: tuple[Policy, Policy], folder: Path, **resistance: Any) -> float:
-    """What the claims of a turn earn on average in the last of three batches."""
-    callback = WorldModelReward(Gullible(), **{"journal": None, **resistance})
+def earned(policies: tuple[Policy, Policy], folder: Path, **defences: Any) -> float:
+    """Return the mean reward for the claims of a turn in the last of three batches."""
+    callback = WorldModelReward(GullibleJudge(), **{"journal": None, **defences})
     pools = {TRAIN: WorkerPool(room, TRAIN)}
     data: Any = Rollouts()
     data.collector = SimpleNamespace(pools=pools)
@@ -119,7 +119,7 @@ def earned(policies: tuple[Policy, Policy], folder: Path, **resistance: Any) -> 
     return sum(turn.bonus for turn in turns) / len(turns)
 
 
-def resistance() -> dict[str, Any]:
+def all_defences() -> dict[str, Any]:
     return {
         "filters": [Length(), Repetition(), CopiedPrompt(), Contradiction(), Unchanged()],
         "templates": TemplatePenalty(),
@@ -135,22 +135,22 @@ GAMED: dict[str, tuple[Policy, Policy]] = {
 
 
 @pytest.mark.parametrize("gamed", GAMED.values(), ids=GAMED.keys())
-def test_a_constant_description_pays_only_where_nothing_resists(
+def test_a_constant_description_pays_only_without_defences(
     gamed: tuple[Policy, Policy], tmp_path: Path
 ):
-    # without: 0.5 × 1 + 0.5 × 1, and about 0.7 of that for being right in seven clauses of ten
+    # Without defences: 0.5 × 1 + 0.5 × 1; the honest policy, right in 70 % of clauses, earns 0.7.
     assert earned(gamed, tmp_path) == 1.0
     assert 0.6 < earned((honest, honest), tmp_path) < 0.8
-    # with: the second judge finds the templates wrong, and 1 is taken off what the first one gave
-    assert earned(gamed, tmp_path, **resistance()) <= 0
-    assert 0.6 < earned((honest, honest), tmp_path, **resistance()) < 0.8
+    # With defences: the second judge scores the templates 0, so the penalty of 1 applies.
+    assert earned(gamed, tmp_path, **all_defences()) <= 0
+    assert 0.6 < earned((honest, honest), tmp_path, **all_defences()) < 0.8
 
 
 def test_each_defence_alone_costs_the_gamed_policy(tmp_path: Path):
-    one, parts = GAMED["one template"], resistance()
+    one, parts = GAMED["one template"], all_defences()
     unchanged = earned(one, tmp_path, filters=[Unchanged()])
-    assert unchanged < 0.8  # predictions count only where the move changed nothing
+    assert unchanged < 0.8  # predictions earn only where the state did not change
     audited = earned(one, tmp_path, templates=parts["templates"], audit=parts["audit"])
     assert audited == 0  # 0.5 × (1 - 1) twice
     fooled = earned(one, tmp_path, templates=TemplatePenalty())
-    assert fooled == 1  # a judge that is fooled does not notice it without a second one
+    assert fooled == 1  # without a second judge, the templates' scores look good

@@ -16,7 +16,7 @@ def written(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_line_says_what_was_claimed_what_was_true_and_what_came_of_it(tmp_path: Path):
+def test_a_line_has_the_claim_the_truth_and_the_verdicts(tmp_path: Path):
     log = JudgementLog(share=1.0)
     judged = judgement("the box is\nleft “so”", 0.5, second=1.0)
     log.write(tmp_path / "run", {"turn": 3}, [(judged, True)])
@@ -44,7 +44,7 @@ def test_a_line_says_what_was_claimed_what_was_true_and_what_came_of_it(tmp_path
     ],
     ids=["failure", "filtered", "penalised", "differing"],
 )
-def test_what_is_out_of_the_ordinary_is_always_written(
+def test_failed_filtered_penalised_and_disputed_claims_are_always_written(
     odd: Judgement, differs: bool, tmp_path: Path
 ):
     JudgementLog(share=0.0).write(tmp_path, {}, [(odd, differs), (judgement("x", 1.0), False)])
@@ -59,9 +59,9 @@ def test_a_failure_has_no_score(tmp_path: Path):
     assert (line["score"], line["reason"]) == (None, "JudgeError: no answer")
 
 
-def test_the_share_of_the_ordinary_is_as_set(tmp_path: Path):
+def test_of_the_other_claims_the_given_share_is_written(tmp_path: Path):
     judged = [(judgement(f"claim {n}", 1.0), False) for n in range(1000)]
     JudgementLog(share=0.2).write(tmp_path, {}, judged)
-    assert len(written(tmp_path)) / 1000 == pytest.approx(0.2, abs=0.05)  # four deviations
+    assert len(written(tmp_path)) / 1000 == pytest.approx(0.2, abs=0.05)  # four standard deviations
     with pytest.raises(ConfigError, match="share is 2"):
         JudgementLog(share=2)

@@ -12,7 +12,7 @@ def penalties(rule: TemplatePenalty, *judgements: Judgement, remember: bool = Tr
     return [judged.penalty for judged in rule.penalise(judgements, remember=remember)]
 
 
-def test_what_is_frequent_and_bad_is_penalised_and_nothing_else():
+def test_only_templates_that_are_frequent_and_bad_are_penalised():
     rule = TemplatePenalty(top=2, least_share=0.3, penalty=0.4)
     frequent_bad = [judgement("all is well", score) for score in (0.0, 0.9, 0.0)]  # mean 0.3
     frequent_good = [judgement("player here", score) for score in (1.0, 0.0, 1.0)]
@@ -20,13 +20,13 @@ def test_what_is_frequent_and_bad_is_penalised_and_nothing_else():
     assert penalties(rule, *frequent_bad, *frequent_good, *rare_bad) == [0.4] * 3 + [0.0] * 4
 
 
-def test_only_the_most_frequent_ones_are_looked_at():
+def test_only_the_top_most_frequent_templates_are_examined():
     rule = TemplatePenalty(top=1, least_share=0.01, penalty=1.0)
     said = [judgement("often", 0.0)] * 3 + [judgement("seldom", 0.0)] * 2
     assert penalties(rule, *said) == [1.0] * 3 + [0.0] * 2
 
 
-def test_case_and_white_space_make_no_other_template_and_numbers_only_if_wanted():
+def test_templates_ignore_case_and_white_space_and_numbers_if_set():
     one, other = claim("The Box  is at\n(1, 2)"), claim("the box is at (3, 12)")
     assert TemplatePenalty().template(one) != TemplatePenalty().template(other)
     rule = TemplatePenalty(ignore_numbers=True)
@@ -37,15 +37,15 @@ def test_the_window_slides_and_each_kind_has_its_own():
     rule = TemplatePenalty(window=4, least_share=0.5, penalty=1.0)
     assert penalties(rule, *[judgement("well", 0.0)] * 4) == [1.0] * 4
     assert penalties(rule, judgement("well", 1.0, kind="prediction")) == [0.0]
-    # three good ones push three bad ones out: 0, 1, 1, 1
+    # Three good entries replace three bad ones in the window: 0, 1, 1, 1.
     assert penalties(rule, *[judgement("well", 1.0)] * 3) == [0.0] * 3
-    # others make it rare: one of four
+    # Among other templates it is rare: one of four.
     assert penalties(rule, *[judgement(f"{n}", 0.0) for n in "abc"], judgement("well", 0.0)) == (
         [0.0] * 4
     )
 
 
-def test_the_second_judge_is_believed_once_it_has_spoken_often_enough():
+def test_the_second_judges_scores_count_once_there_are_enough_of_them():
     rule = TemplatePenalty(penalty=1.0)
     fooled = [judgement("all is well", 1.0)] * 20
     doubted = [judgement("all is well", 1.0, second=0.0)]
@@ -53,19 +53,19 @@ def test_the_second_judge_is_believed_once_it_has_spoken_often_enough():
     assert penalties(rule, *doubted) == [1.0]  # five times 0
 
 
-def test_what_was_not_judged_is_neither_counted_nor_penalised():
+def test_a_claim_without_a_verdict_is_neither_counted_nor_penalised():
     rule = TemplatePenalty(penalty=1.0)
     assert penalties(rule, judgement("well", 0.0), judgement("well", None)) == [1.0, 0.0]
 
 
-def test_a_batch_that_is_not_remembered_leaves_no_trace():
+def test_a_batch_that_is_not_remembered_does_not_change_the_window():
     rule = TemplatePenalty(penalty=1.0, least_share=1.0)
     assert penalties(rule, judgement("well", 0.0), remember=False) == [1.0]
     assert penalties(rule, judgement("fine", 1.0)) == [0.0]
     assert penalties(rule, judgement("well", 0.0)) == [0.0]  # one of two
 
 
-def test_the_window_survives():
+def test_the_window_is_part_of_the_state_dict():
     rule, resumed = TemplatePenalty(penalty=1.0), TemplatePenalty(penalty=1.0)
     penalties(rule, *[judgement("well", 0.0)] * 3)
     resumed.load_state_dict(rule.state_dict())
@@ -76,12 +76,12 @@ def test_the_window_survives():
     ("settings", "message"),
     [
         ({"window": 0}, "window is 0"),
-        ({"top": 0}, "top 0"),
+        ({"top": 0}, "top is 0"),
         ({"below": 0.0}, "below is 0.0"),
         ({"least_share": 1.5}, "least_share is 1.5"),
         ({"penalty": 0.0}, "penalty is 0.0"),
     ],
 )
-def test_settings_that_do_nothing_are_refused(settings: dict[str, Any], message: str):
+def test_settings_without_any_effect_are_refused(settings: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         TemplatePenalty(**settings)

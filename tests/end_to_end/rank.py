@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from tests import runs, telling
+from tests import claims_toy, runs
 from tests.exact import fit as fit_exactly
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.claims import TemplatePenalty
@@ -80,11 +80,12 @@ def pay(*settings: str) -> dict[str, Any]:
     """Pay for claims, relative to the batch, but not for those that all make and few rightly."""
 
     def script(request: GenerationRequest) -> str:
-        return telling.say(request.seed % 4, request.seed % 3)
+        return claims_toy.claim_reply(request.seed % 4, request.seed % 3)
 
     templates = TemplatePenalty(below=0.6, least_share=0.2)
-    reward = WorldModelReward(telling.Exact(), relative=True, templates=templates, journal=None)
-    return _result(telling.fit(script, reward, *EVERY, *settings))
+    judge = claims_toy.ExactJudge()
+    reward = WorldModelReward(judge, relative=True, templates=templates, journal=None)
+    return _result(claims_toy.fit(script, reward, *EVERY, *settings))
 
 
 def _result(run: VagentCLI) -> dict[str, Any]:

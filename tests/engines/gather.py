@@ -1,4 +1,4 @@
-"""A rank of two that share a model, for test_weights: prints whether it can be put together."""
+"""One of two ranks that shard a model: checks that `weights_of` gathers it. Run by test_weights."""
 
 import os
 import sys
@@ -18,24 +18,24 @@ def main(kind: str, rank: str, port: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
     wanted = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    shares = share_fsdp(model) if kind == "fsdp2" else share_zero(model)
-    assert all(shares[name] < wanted[name].numel() for name in wanted), shares
+    sizes = shard_with_fsdp(model) if kind == "fsdp2" else shard_with_zero(model)
+    assert all(sizes[name] < wanted[name].numel() for name in wanted), sizes
     found = dict(weights_of(model))
     assert list(found) == list(wanted)
     for name, weight in wanted.items():
         torch.testing.assert_close(found[name], weight, rtol=0, atol=0)
-    print("whole")
+    print("gathered")
 
 
-def share_fsdp(model: nn.Module) -> dict[str, int]:
-    """Shard the model; numbers that this rank holds of each weight."""
+def shard_with_fsdp(model: nn.Module) -> dict[str, int]:
+    """Shard the model; return how many elements of each weight this rank holds."""
     torch.distributed.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     fully_shard(model, mesh=mesh)
     return {name: weight.to_local().numel() for name, weight in model.named_parameters()}  # pyright: ignore
 
 
-def share_zero(model: nn.Module) -> dict[str, int]:
+def shard_with_zero(model: nn.Module) -> dict[str, int]:
     import deepspeed  # pyright: ignore
 
     deepspeed.init_distributed("gloo")

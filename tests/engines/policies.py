@@ -1,4 +1,4 @@
-"""Tiny random policies, and what they answer when nothing is cached."""
+"""Tiny policies with random weights, and reference replies computed without a cache."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ VISION_POLICIES = [qwen2_vl, qwen2_5_vl, qwen2_5_vl_unmerged, qwen3_vl]
 
 
 def patches(images: Sequence[Image.Image]) -> VisionInputs:
-    """Patches as the vision towers want them; their order within an image does not matter here."""
+    """Convert images to the vision towers' patches; the order within an image is arbitrary."""
     rows, grids = [], []
     for image in images:
         width, height = image.width // PATCH, image.height // PATCH
@@ -143,7 +143,7 @@ def picture(rng: random.Random) -> Image.Image:
 
 @dataclass
 class Conversation:
-    """A context that grows by random text and, for a vision policy, images."""
+    """A context to which a test adds random text and, for a vision policy, images."""
 
     policy: PreTrainedModel
     seed: int
@@ -175,7 +175,7 @@ class Conversation:
 def whole_forward(
     policy: PreTrainedModel, ids: Sequence[int], images: Sequence[Image.Image]
 ) -> Tensor:
-    """`(T, V)` logits by one pass over everything, positions and all left to the model."""
+    """Return `(T, V)` logits of one pass over the whole context; the model computes positions."""
     row = torch.tensor([list(ids)])
     inputs: dict[str, Tensor] = {"input_ids": row, "attention_mask": torch.ones_like(row)}
     if images:
@@ -189,7 +189,7 @@ def whole_forward(
 def slow_greedy(
     policy: PreTrainedModel, request: GenerationRequest
 ) -> tuple[list[int], list[float]]:
-    """The reply and its log-probs, reading the whole context again for every token."""
+    """Return the greedy reply and its log-probs, reading the whole context for every token."""
     ids, reply, logprobs = list(request.prompt_ids), [], []
     while len(reply) < request.sampling.max_tokens and STOP not in reply:
         logits = whole_forward(policy, ids, request.images)[-1]

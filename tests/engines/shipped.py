@@ -82,10 +82,10 @@ def ask(engine: Engine, *requests: GenerationRequest) -> list[Generation]:
 
 
 def changed(policy: PreTrainedModel, scale: float = 0.05) -> PreTrainedModel:
-    """As after an optimizer step, everywhere."""
+    """Add noise to every trainable parameter in place, as an optimizer step might."""
     with torch.no_grad():
         for parameter in policy.parameters():
             if parameter.requires_grad:
-                spread = parameter.std(correction=0) or 1.0  # an adapter's second half starts at 0
+                spread = parameter.std(correction=0) or 1.0  # LoRA's second matrix starts at 0
                 parameter.add_(scale * spread * torch.randn_like(parameter))
     return policy

@@ -7,9 +7,9 @@ from vagentrl.engines.kv_cache import SlotCache, grouped_attention
 
 
 def step(cache: SlotCache, first_slot: int, cells: list[list[int]], value: float) -> torch.Tensor:
-    """Write one value everywhere; the keys that are read, of one head of width one."""
+    """Write one value to these cells, and return the keys of the pass (one head, width one)."""
     where = torch.tensor(cells)
-    cache.aim(first_slot, where, int(where.max()) + 1)
+    cache.prepare(first_slot, where, int(where.max()) + 1)
     new = torch.full((len(cells), 1, where.shape[1], 1), value)
     keys, values = cache.update(new, -new, 0)
     torch.testing.assert_close(keys, -values)
@@ -23,7 +23,7 @@ def test_each_row_grows_from_its_own_length():
     assert keys.tolist() == [[1, 1, 1, 2], [1, 2, 1, 0]]
 
 
-def test_growing_keeps_what_is_there_and_starts_from_zero():
+def test_growing_keeps_the_old_cells_and_fills_new_ones_with_zeros():
     cache = SlotCache()
     step(cache, 0, [[0]], 1.0)
     keys = step(cache, 1, [[4]], 2.0)

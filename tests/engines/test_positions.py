@@ -48,6 +48,6 @@ def test_positions_equal_the_models_own(build):
         assert found.tolist() == wanted[:, 0].tolist()
 
 
-def test_an_image_token_too_many_is_an_error():
-    with pytest.raises(ShapeError, match="1 images make 4 tokens but the context holds 5"):
+def test_one_image_token_too_many_is_an_error():
+    with pytest.raises(ShapeError, match="1 images need 4 image tokens but the context holds 5"):
         image_spans([IMAGE] * 5, IMAGE, [(1, 4, 4)], 2)

@@ -1,4 +1,4 @@
-"""Several processes sample what one would."""
+"""`ReplicatedEngine` samples the same replies as a single engine."""
 
 import asyncio
 from collections.abc import Iterator
@@ -56,19 +56,19 @@ def play(engine: Engine) -> list[Generation]:
     return asyncio.run(together())
 
 
-def test_episodes_are_those_of_one_process_before_and_after_an_update(engine: ReplicatedEngine):
+def test_replies_equal_those_of_one_process_before_and_after_an_update(engine: ReplicatedEngine):
     policy, played = load_model(IMAGES, freeze_vision=True), []
     for version in range(2):
         engine.update_weights(policy, version)
         played.append(play(engine))
         wanted = play(reference_engine(IMAGES, policy))
-        changed(policy)  # the copy stays as it is
+        changed(policy)  # must not change the engine's copy
         assert {reply.policy_version for reply in played[-1]} == {version}
         for ours, theirs in zip(played[-1], wanted, strict=True):
             assert ours.reply_ids == theirs.reply_ids
             assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
     assert [r.reply_ids for r in played[0]] != [r.reply_ids for r in played[1]]
-    assert engine.reused_tokens > engine.prefilled_tokens  # of the earlier turns, in their process
+    assert engine.reused_tokens > engine.prefilled_tokens  # earlier turns are cached
     assert engine.sampled_tokens == sum(len(reply.reply_ids) for reply in (*played[0], *played[1]))
     assert engine.busy_s > 0
 
@@ -86,7 +86,7 @@ def test_a_prompt_that_cannot_be_read_fails_alone(engine: ReplicatedEngine):
     assert "leaves no room to reply" in str(bad)
 
 
-def test_an_adapter_is_sampled_from():
+def test_replies_come_from_the_adapted_policy_and_a_killed_process_is_reported():
     policy = changed(load_model(TEXT, lora=LoRA(rank=2)))
     engine = ReplicatedEngine(processes=1)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
@@ -100,7 +100,7 @@ def test_an_adapter_is_sampled_from():
         ask(engine, *requests)
 
 
-def test_before_it_has_weights_nothing_can_be_asked():
+def test_requests_before_the_first_weights_and_zero_processes_are_refused():
     with pytest.raises(EngineError, match="call update_weights first"):
         ask(ReplicatedEngine(processes=2), request_of(TEXT, 0))
     with pytest.raises(ConfigError, match="processes is 0; give at least 1"):

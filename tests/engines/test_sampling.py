@@ -10,7 +10,7 @@ PROBS = torch.tensor([0.4, 0.05, 0.3, 0.2, 0.05])
 
 
 def draw(logits: torch.Tensor, draws: int = 4000, **settings) -> torch.Tensor:
-    """How often each token came out."""
+    """Sample many tokens and count how often each was drawn."""
     rows = logits.expand(draws, -1)
     randomness = torch.tensor(uniforms(0, draws), dtype=torch.float64)
     ids, _ = sample(rows, [Sampling(**settings)] * draws, randomness)
@@ -22,8 +22,8 @@ def chi_square(counts: torch.Tensor, probs: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def test_tokens_come_out_as_often_as_softmax_says():
-    # 4 degrees of freedom: above 18.5 in one of 1,000 fair samples
+def test_tokens_are_drawn_with_their_softmax_probabilities():
+    # 4 degrees of freedom: chi-square exceeds 18.5 in 1 of 1,000 fair samples
     assert chi_square(draw(PROBS.log()), PROBS) < 18.5
 
 
@@ -45,7 +45,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert chi_square(counts[[0, 2, 3]], PROBS[[0, 2, 3]] / 0.9) < 13.8
 
 
-def test_top_p_applies_to_what_top_k_left():
+def test_top_p_applies_after_top_k():
     # of the first two, 0.4 is 4/7 = 0.571
     assert draw(PROBS.log(), top_k=2, top_p=0.57)[0] == 4000
     assert draw(PROBS.log(), top_k=2, top_p=0.58)[2] > 0
@@ -92,7 +92,7 @@ def test_rows_with_settings_of_their_own_are_sampled_as_if_alone():
         torch.testing.assert_close(together[1][row], alone[1][0])
 
 
-def test_no_draw_however_extreme_takes_what_is_forbidden():
+def test_extreme_random_numbers_never_draw_a_banned_token():
     logits = torch.randn(150_000)
     logits[0] = logits[-1] = logits[7::3] = -torch.inf
     extremes = torch.tensor([0.0, 1 - 2**-53, *uniforms(3, 62)], dtype=torch.float64)
@@ -101,6 +101,6 @@ def test_no_draw_however_extreme_takes_what_is_forbidden():
     assert logprobs.isfinite().all()
 
 
-def test_the_randomness_of_a_reply_does_not_depend_on_how_long_it_may_be():
+def test_the_random_numbers_of_a_reply_do_not_depend_on_its_token_limit():
     assert uniforms(5, 3) == uniforms(5, 10)[:3]
     assert uniforms(5, 3) != uniforms(6, 3)

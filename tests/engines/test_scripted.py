@@ -22,7 +22,7 @@ def ask(session: int = 0, max_tokens: int = 50) -> GenerationRequest:
     return GenerationRequest(session, (1, 2), (), Sampling(max_tokens=max_tokens), 0)
 
 
-def test_every_session_reads_the_script_from_its_start():
+def test_every_session_starts_at_the_beginning_of_the_script():
     engine = scripted(["up", "down"])
 
     async def play() -> list:
@@ -34,7 +34,7 @@ def test_every_session_reads_the_script_from_its_start():
     assert engine.sampled_tokens == 3 + 3 + 5 + 3
 
 
-def test_a_function_answers_the_request():
+def test_a_function_as_script_gets_the_request():
     engine = scripted(lambda request: f"{request.session}")
     reply = asyncio.run(engine.generate(ask(5)))
     assert reply.reply_ids == (ord("5"), STOP)
@@ -55,7 +55,7 @@ def test_an_exception_in_the_script_fails_the_request():
     assert asyncio.run(engine.generate(ask())).finish == "stop"
 
 
-def test_a_released_session_starts_again():
+def test_a_released_session_starts_at_the_beginning_again():
     engine = scripted(["up", "down"])
     first = asyncio.run(engine.generate(ask()))
     engine.release(0)
@@ -63,7 +63,7 @@ def test_a_released_session_starts_again():
     assert engine.released == [0]
 
 
-def test_replies_may_take_their_time_side_by_side():
+def test_delays_of_concurrent_requests_overlap():
     engine = scripted(["up"], delay_s=lambda request: 0.2 * (2 - request.session))
     ended: list[int] = []
 

@@ -38,54 +38,54 @@ def test_another_image_behind_the_same_tokens_is_noticed():
     assert two_images().shared_with(request(same, BLUE, RED)) == (2, 0)
 
 
-def test_cut_forgets_tokens_and_images_alike():
+def test_truncate_drops_both_tokens_and_images():
     session = two_images()
-    session.cut(5, 1)
+    session.truncate(5, 1)
     assert session.ids == [10, 11, 9, 9, 12]
     assert session.images == [RED]
     assert session.spans == [(2, 4)]
 
 
-def test_sessions_change_places_to_sit_together():
+def test_placing_a_session_swaps_it_with_the_slots_owner():
     sessions = Sessions(limit=8)
-    first, second = sessions.seat(100, 0), sessions.seat(101, 1)
+    first, second = sessions.place(100, 0), sessions.place(101, 1)
     assert sessions.first(2) == [first, second]
-    assert sessions.seat(101, 0) is second
+    assert sessions.place(101, 0) is second
     assert sessions.first(2) == [second, first]
     assert (second.slot, first.slot) == (0, 1)
 
 
-def test_the_session_unused_for_longest_gives_way():
+def test_the_least_recently_used_session_is_evicted():
     sessions = Sessions(limit=2)
-    sessions.seat(100, 0)
-    sessions.seat(101, 1)
-    sessions.seat(100, 0)  # used again, so 101 is the oldest
-    sessions.seat(102, 1)
+    sessions.place(100, 0)
+    sessions.place(101, 1)
+    sessions.place(100, 0)  # used again, so 101 is the oldest
+    sessions.place(102, 1)
     assert sessions.find(101) is None
     assert sessions.find(100) and sessions.find(102)
 
 
-def test_one_session_after_the_other_may_be_all_there_is_room_for():
+def test_a_cache_for_one_session_serves_sessions_one_after_the_other():
     sessions = Sessions(limit=1)
     for name in (100, 101):
-        assert sessions.seat(name, 0).slot == 0
+        assert sessions.place(name, 0).slot == 0
     assert sessions.find(100) is None
 
 
-def test_a_session_below_the_seat_is_in_use_and_stays():
+def test_a_session_in_a_slot_below_the_new_one_is_not_evicted():
     sessions = Sessions(limit=2)
-    sessions.seat(100, 0)
-    sessions.seat(101, 1)
-    sessions.seat(102, 1)  # 100 is older, but sits in a slot that is being read
+    sessions.place(100, 0)
+    sessions.place(101, 1)
+    sessions.place(102, 1)  # 100 is older, but slot 0 belongs to the current batch
     assert sessions.find(100)
     assert sessions.find(101) is None
 
 
-def test_the_cache_is_given_back_with_the_last_session():
+def test_releasing_the_last_session_frees_the_cache():
     sessions = Sessions(limit=4)
     cache = sessions.cache
-    sessions.seat(100, 0)
-    sessions.seat(101, 1)
+    sessions.place(100, 0)
+    sessions.place(101, 1)
     sessions.release(100)
     assert sessions.cache is cache
     sessions.release(101)

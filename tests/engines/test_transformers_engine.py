@@ -45,7 +45,7 @@ def ask(engine: TransformersEngine, *requests: GenerationRequest) -> list[Genera
 
 
 async def steps(count: int) -> None:
-    """Let the engine sample about so many tokens."""
+    """Give the engine time to sample about `count` tokens."""
     for _ in range(count * TICKS_BETWEEN_STEPS):
         await asyncio.sleep(0)
 
@@ -60,17 +60,17 @@ def agrees(policy: PreTrainedModel, request: GenerationRequest, reply: Generatio
 
 
 @pytest.mark.parametrize("build", TEXT_POLICIES + VISION_POLICIES)
-def test_ragged_episodes_of_three_turns_equal_reading_everything_anew(build):
+def test_ragged_episodes_of_three_turns_equal_generation_without_a_cache(build):
     policy = build()
     engine = engine_of(policy, prefill_tokens=64)
-    sees = build in VISION_POLICIES
+    shows_images = build in VISION_POLICIES
 
     async def episode(seed: int) -> list[tuple[GenerationRequest, Generation]]:
         played, rng = [], random.Random(seed)
         talk = Conversation(policy, seed)
         for _ in range(3):
             talk.say(rng.randrange(1, 20))
-            for _ in range(rng.randrange(3) if sees else 0):
+            for _ in range(rng.randrange(3) if shows_images else 0):
                 talk.show().say(rng.randrange(1, 4))
             request = talk.request(max_tokens=rng.randrange(1, 9))
             played.append((request, await engine.generate(request)))
@@ -103,7 +103,7 @@ def test_log_probs_equal_a_teacher_forced_pass(build):
 
 
 @pytest.mark.parametrize("build", [qwen2, qwen2_5_vl])
-def test_the_same_seed_replies_the_same_alone_and_in_a_crowd(build):
+def test_the_same_seed_gives_the_same_reply_alone_and_in_a_batch(build):
     policy = build()
     requests = []
     for seed in range(17):
@@ -111,13 +111,13 @@ def test_the_same_seed_replies_the_same_alone_and_in_a_crowd(build):
         if build is qwen2_5_vl and seed % 3:
             talk.show().say(2)
         requests.append(talk.request(temperature=1.0, max_tokens=5 + seed))
-    crowd = ask(engine_of(policy), *requests)
-    for request, reply in zip(requests, crowd, strict=True):
+    together = ask(engine_of(policy), *requests)
+    for request, reply in zip(requests, together, strict=True):
         [alone] = ask(engine_of(policy), request)
         assert alone.reply_ids == reply.reply_ids
 
 
-def test_other_seeds_reply_otherwise():
+def test_different_seeds_give_different_replies():
     policy = qwen2()
     talk = Conversation(policy, 0).say(10)
     request = talk.request(temperature=1.0, max_tokens=20)
@@ -174,8 +174,8 @@ def test_bfloat16_samples_too():
 # -------------------------------------------------------------------------------- what is cached
 
 
-class Camera:
-    """Encodes images and remembers which."""
+class RecordingEncoder:
+    """Encodes images and records them."""
 
     def __init__(self) -> None:
         self.encoded: list = []
@@ -186,8 +186,8 @@ class Camera:
 
 
 def test_every_token_is_read_once_and_every_image_encoded_once():
-    policy, camera = qwen2_5_vl(), Camera()
-    engine = engine_of(policy, replace(VOCABULARY, encode_images=camera))
+    policy, encoder = qwen2_5_vl(), RecordingEncoder()
+    engine = engine_of(policy, replace(VOCABULARY, encode_images=encoder))
     talk = Conversation(policy, 0)
     lengths, replies = [], []
     for _ in range(3):
@@ -196,25 +196,25 @@ def test_every_token_is_read_once_and_every_image_encoded_once():
         [reply] = ask(engine, talk.request())
         talk.ids += reply.reply_ids
         replies.append(len(reply.reply_ids))
-    assert camera.encoded == list(talk.images)
+    assert encoder.encoded == list(talk.images)
     assert engine.sampled_tokens == sum(replies)
-    # the last token of a reply was sampled but not read
+    # The last token of each reply was sampled, but only the next turn reads it.
     assert engine.reused_tokens == lengths[0] + lengths[1] + sum(replies[:2]) - 2
     assert engine.prefilled_tokens + engine.reused_tokens == sum(lengths)
 
 
-def test_a_context_that_forgets_its_past_is_read_from_where_it_differs():
-    policy, camera = qwen2_5_vl(), Camera()
-    engine = engine_of(policy, replace(VOCABULARY, encode_images=camera))
+def test_a_context_that_drops_old_turns_is_read_from_where_it_differs():
+    policy, encoder = qwen2_5_vl(), RecordingEncoder()
+    engine = engine_of(policy, replace(VOCABULARY, encode_images=encoder))
     talk = Conversation(policy, 0).say(6).show().say(4).show().say(5)
     ask(engine, talk.request())
-    # the window moves: the first image goes, so the second stands where the first was
+    # The window moves: the first image is dropped, so the second takes its position.
     system, image = talk.ids[:6], talk.images[1]
     moved = Conversation(policy, 0, ids=system).show(image).say(4)
     request = moved.request()
     [reply] = ask(engine, request)
     agrees(policy, request, reply)
-    assert camera.encoded == [*talk.images, image]
+    assert encoder.encoded == [*talk.images, image]
 
 
 def test_another_image_behind_the_same_tokens_is_read():
@@ -228,7 +228,7 @@ def test_another_image_behind_the_same_tokens_is_read():
     agrees(policy, request, reply)
 
 
-def test_forgotten_sessions_are_read_again():
+def test_evicted_sessions_are_read_again():
     policy = qwen2()
     engine = engine_of(policy, max_batch=2, max_sessions=2)
     talks = [Conversation(policy, seed).say(10 + seed) for seed in range(5)]
@@ -239,7 +239,7 @@ def test_forgotten_sessions_are_read_again():
             talk.ids += reply.reply_ids
 
 
-def test_new_weights_void_what_was_cached():
+def test_new_weights_invalidate_the_cache():
     policy = qwen2()
     engine = engine_of(policy)
     talk = Conversation(policy, 0).say(12)
@@ -285,10 +285,10 @@ def test_the_policy_is_left_as_it_was_found():
     [_] = ask(engine_of(policy), Conversation(policy, 0).say(4).show().say(2).request())
     assert [module.training for module in policy.modules()] == modes
     assert policy.config.get_text_config()._attn_implementation == "sdpa"
-    policy(input_ids=torch.tensor([[5, 6, 7]])).logits.sum().backward()  # and can still learn
+    policy(input_ids=torch.tensor([[5, 6, 7]])).logits.sum().backward()  # gradients still work
 
 
-def test_a_failing_pass_ends_the_run_and_not_the_engine(monkeypatch):
+def test_a_failing_forward_pass_raises_engine_dead_and_leaves_the_engine_usable(monkeypatch):
     policy = qwen2()
     engine = engine_of(policy)
     requests = [Conversation(policy, seed).say(5).request(max_tokens=9) for seed in range(3)]
@@ -307,7 +307,9 @@ def test_a_failing_pass_ends_the_run_and_not_the_engine(monkeypatch):
         failed = await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
         for error in failed:
             assert isinstance(error, EngineDead)
-            assert "could not go on with 3 replies: RuntimeError('out of memory')" in str(error)
+            assert "failed while 3 replies were in progress: RuntimeError('out of memory')" in str(
+                error
+            )
         again = await asyncio.gather(*map(engine.generate, requests))
         for request, reply in zip(requests, again, strict=True):
             agrees(policy, request, reply)
@@ -328,7 +330,7 @@ def test_a_bad_prompt_does_not_fail_its_neighbours():
     for request, reply in zip(good, replies, strict=True):
         agrees(policy, request, reply)
     assert isinstance(error, EngineError)
-    assert "0 images make 0 tokens" in str(error)
+    assert "0 images need 0 image tokens" in str(error)
 
 
 def test_images_for_a_text_policy_are_an_error():
@@ -338,7 +340,7 @@ def test_images_for_a_text_policy_are_an_error():
         ask(engine_of(policy), request)
 
 
-def test_abandoned_requests_make_room_and_their_sessions_may_ask_again():
+def test_cancelled_requests_leave_the_batch_and_their_sessions_may_ask_again():
     policy = qwen2()
     engine = engine_of(policy, replace(VOCABULARY, stop_ids=frozenset()))
     requests = [
@@ -362,7 +364,7 @@ def test_abandoned_requests_make_room_and_their_sessions_may_ask_again():
     assert replies[3].reply_ids == undisturbed.reply_ids
 
 
-def test_a_session_released_while_it_waits_is_forgotten():
+def test_a_session_that_is_released_while_it_waits_is_removed_from_the_cache():
     policy = qwen2()
     engine = engine_of(policy)
     talk = Conversation(policy, 0).say(9)
@@ -402,11 +404,11 @@ def test_releasing_a_session_in_mid_reply_ends_the_reply():
 def test_a_session_asks_for_one_reply_at_a_time():
     policy = qwen2()
     request = Conversation(policy, 0).say(4).request()
-    with pytest.raises(EngineError, match="session 0 awaits a reply already"):
+    with pytest.raises(EngineError, match="session 0 already awaits a reply"):
         ask(engine_of(policy), request, request)
 
 
-def test_nothing_runs_when_nobody_asks():
+def test_the_decoding_task_ends_when_there_are_no_requests():
     policy = qwen2()
     engine = engine_of(policy)
 
@@ -432,7 +434,9 @@ def test_an_interrupted_loop_leaves_the_engine_usable():
     assert len(reply.reply_ids) == 4
 
 
-def test_when_the_device_fails_it_is_not_the_prompts_fault(monkeypatch: pytest.MonkeyPatch):
+def test_a_device_failure_during_prefill_is_not_blamed_on_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+):
     policy = qwen2()
     engine = engine_of(policy)
 
@@ -470,5 +474,5 @@ def test_a_sliding_window_shorter_than_the_context_is_refused():
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(ConfigError, match="max_batch is 8 and max_sessions 4"):
+    with pytest.raises(ConfigError, match="max_batch is 8 and max_sessions is 4"):
         TransformersEngine(max_batch=8, max_sessions=4)

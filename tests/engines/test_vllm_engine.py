@@ -1,4 +1,4 @@
-"""Against the real vLLM, on the CPU, with the tiny models that ship with the project."""
+"""`VLLMEngine` with the real vLLM on the CPU and the tiny models that ship with the project."""
 
 import asyncio
 import gc
@@ -115,12 +115,12 @@ def test_log_probs_are_those_that_the_trainer_computes(model: str, sampling: dic
 
 
 @needs_vllm
-def test_the_same_seed_replies_the_same_alone_and_in_a_crowd():
+def test_the_same_seed_gives_the_same_reply_alone_and_in_a_batch():
     engine = engine_of(IMAGES, load_model(IMAGES))
     requests = [request_of(IMAGES, session) for session in range(12)]
-    crowd = ask(engine, *requests)
-    assert len({reply.reply_ids for reply in crowd}) > 6
-    for request, reply in zip(requests, crowd, strict=True):
+    together = ask(engine, *requests)
+    assert len({reply.reply_ids for reply in together}) > 6
+    for request, reply in zip(requests, together, strict=True):
         [alone] = ask(engine, request)
         assert alone.reply_ids == reply.reply_ids
 
@@ -128,7 +128,7 @@ def test_the_same_seed_replies_the_same_alone_and_in_a_crowd():
 @needs_vllm
 def test_banned_tokens_are_never_sampled():
     policy = load_model(TEXT)
-    policy.get_parameter("model.norm.weight").data.zero_()  # every token is as likely
+    policy.get_parameter("model.norm.weight").data.zero_()  # makes all tokens equally likely
     banned = renderer(TEXT).banned_ids
     assert banned
     requests = [request_of(TEXT, n, max_tokens=200) for n in range(20)]
@@ -165,7 +165,7 @@ def test_an_update_that_arrives_changed_stops_the_run_and_names_the_tensor(
     sent: list[str] = []
 
     def corrupted(model: PreTrainedModel, only: Any = None) -> Iterator[tuple[str, torch.Tensor]]:
-        first = not sent  # what is read to find the culprit is right again
+        first = not sent  # only the update is corrupted, not the comparison after it
         sent.append("")
         for name, weight in sound(model, only):
             yield name, weight.flip(0) if first and name == culprit else weight
@@ -197,15 +197,15 @@ def test_an_update_that_is_lost_is_caught_however_small_it_is(monkeypatch: pytes
     engine = engine_of(TEXT, policy)
     with torch.no_grad():
         for weight in policy.parameters():
-            weight.add_(1e-6)  # as a step of Adam's at this rate
+            weight.add_(1e-6)  # like an Adam step with this learning rate
     monkeypatch.setattr(vllm, "load_weights", lambda worker, weights: None)
     with pytest.raises(EngineError, match=r"weights: .* differs; its update was lost"):
         engine.update_weights(policy, 1)
-    assert engine.canary_gap < 1e-3  # which log-probs alone would not show
+    assert engine.canary_gap < 1e-3  # the log-probs alone would pass
 
 
 @needs_vllm
-def test_an_update_that_leaves_a_tensor_out_is_caught_when_its_turn_comes(
+def test_a_tensor_that_is_not_updated_is_caught_when_its_block_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ):
     policy = load_model(TEXT)
@@ -225,19 +225,19 @@ def test_an_update_that_leaves_a_tensor_out_is_caught_when_its_turn_comes(
 
 
 @needs_vllm
-def test_what_does_not_learn_is_not_looked_at():
+def test_only_trainable_weights_are_compared():
     policy = load_model(IMAGES, freeze_vision=True)
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(IMAGES).vocabulary(CONTEXT))
     engine.update_weights(policy, 0)
     assert engine._readable == {name for name, _ in vllm.weights_of(policy)}
-    looked_at = {name for block in engine._blocks for name in block}
-    learning = {name for name, weight in policy.named_parameters() if weight.requires_grad}
-    assert looked_at == learning
+    compared = {name for block in engine._blocks for name in block}
+    trainable = {name for name, weight in policy.named_parameters() if weight.requires_grad}
+    assert compared == trainable
 
 
 @needs_vllm
-def test_what_the_trainer_had_set_up_stays_as_it_was():
+def test_starting_vllm_preserves_random_state_and_thread_settings():
     torch.manual_seed(3)
     wanted = torch.rand(3)
     torch.manual_seed(3)
@@ -253,7 +253,7 @@ def test_what_the_trainer_had_set_up_stays_as_it_was():
 
 @needs_vllm
 def test_vllm_runs_on_the_device_of_its_trainer_process(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")  # without GPUs it is all that says which process this is
+    monkeypatch.setenv("LOCAL_RANK", "1")  # without GPUs, vLLM takes the device index from it
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
     engine.update_weights(load_model(TEXT), 0)
@@ -285,7 +285,7 @@ def test_a_run_learns_from_replies_of_vllm(run_dir):
 
 
 def ask_both(engine: Engine, *requests: GenerationRequest) -> list[Any]:
-    """Replies or errors."""
+    """Return the reply or the error of each request."""
 
     async def both() -> list[Any]:
         return await asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
@@ -324,7 +324,7 @@ def test_images_for_a_text_policy_are_refused():
 
 
 @needs_vllm
-def test_a_dropped_request_leaves_the_others_alone():
+def test_cancelling_a_request_does_not_affect_the_others():
     engine = engine_of(TEXT, load_model(TEXT))
     wanted = ask(engine, request_of(TEXT, 1))
 
@@ -336,11 +336,11 @@ def test_a_dropped_request_leaves_the_others_alone():
         return await kept
 
     assert asyncio.run(drop_one()) == wanted[0]
-    engine.update_weights(load_model(TEXT), 1)  # nothing is left behind
+    engine.update_weights(load_model(TEXT), 1)  # would raise if a request were left
 
 
 def own_engine() -> VLLMEngine:
-    """One that a test may break."""
+    """Return an engine that a test may break; the other tests share one."""
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
     engine.update_weights(load_model(TEXT), 0)
@@ -352,7 +352,7 @@ def dies(*arguments: Any, **settings: Any) -> None:
 
 
 @needs_vllm
-def test_when_vllm_dies_in_mid_reply_nobody_waits_and_nobody_goes_on(
+def test_when_vllm_dies_in_mid_reply_all_requests_fail_and_so_do_later_ones(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     engine = own_engine()
@@ -367,7 +367,7 @@ def test_when_vllm_dies_in_mid_reply_nobody_waits_and_nobody_goes_on(
         ask(engine, request_of(TEXT, 0))
     with pytest.raises(EngineDead, match="died in mid-reply"):
         engine.update_weights(load_model(TEXT), 1)
-    gc.collect()  # this is when asyncio tells of errors that nobody has taken
+    gc.collect()  # makes asyncio log exceptions that were never retrieved
     assert "never retrieved" not in caplog.text
 
 
@@ -407,7 +407,7 @@ print(len(ask(engine, request_of(TEXT, 0))[0].reply_ids))
 
 @needs_vllm
 def test_a_trainer_may_use_fewer_threads_than_there_are_cores():
-    # OpenMP counts in every thread anew, unless the environment says: as for a user, it does not
+    # OMP_NUM_THREADS would set the thread count of every thread; users do not usually set it.
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     command = [sys.executable, "-c", ON_ONE_THREAD_OF_MANY]
     done = subprocess.run(
@@ -445,7 +445,7 @@ def test_two_processes_may_share_the_model():
             reply.reply_ids for reply in ask(other, *requests)
         ]
         changed(policy)
-    engine._save_weights = lambda policy: str(engine._weights)  # an update that is lost
+    engine._save_weights = lambda policy: str(engine._weights)  # saves nothing: the update is lost
     with pytest.raises(EngineError, match="does not have the actor's weights"):
         engine.update_weights(policy, 2)
     engine._llm.engine_core.shutdown()
@@ -456,7 +456,7 @@ def test_two_processes_may_share_the_model():
 
 @needs_vllm
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
-def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
+def test_an_adapter_is_sent_as_an_adapter_and_replies_come_from_it(model: str):
     policy = load_model(model, lora=LoRA(rank=4))
     engine, other = VLLMEngine(**SETTINGS), reference_engine(model, policy)
     engine.prepare(renderer(model).vocabulary(CONTEXT))
@@ -465,7 +465,7 @@ def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
     for version in range(3):
         for name, weight in policy.named_parameters():
             if "lora_" in name:
-                torch.nn.init.normal_(weight, std=0.05 * version)  # at first it changes nothing
+                torch.nn.init.normal_(weight, std=0.05 * version)  # version 0 changes nothing
         engine.update_weights(policy, version)
         other.update_weights(policy, version)
         replies.append(ask(engine, *requests))
@@ -475,12 +475,12 @@ def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
         assert engine._llm.list_loras() == {version + 1}
     logprobs = [[reply.logprobs for reply in version] for version in replies]
     assert logprobs[0] != logprobs[1] != logprobs[2]
-    folder = Path(engine._file("."))
+    folder = Path(engine._transfer_path("."))
     assert [path.name for path in folder.iterdir()] == [engine._adapter.name]  # pyright: ignore
 
 
 @needs_vllm
-def test_an_adapter_that_was_lost_on_its_way_is_caught(monkeypatch: pytest.MonkeyPatch):
+def test_an_adapter_that_does_not_arrive_is_caught(monkeypatch: pytest.MonkeyPatch):
     policy = load_model(TEXT, lora=LoRA(rank=4))
     engine = VLLMEngine(**SETTINGS)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
@@ -489,14 +489,16 @@ def test_an_adapter_that_was_lost_on_its_way_is_caught(monkeypatch: pytest.Monke
         if "lora_" in name:
             torch.nn.init.normal_(weight, std=0.05)
     monkeypatch.setattr(engine, "_change_adapter", lambda policy: None)
-    with pytest.raises(EngineError, match=r"does not have the actor's weights.*No single tensor"):
+    with pytest.raises(
+        EngineError, match=r"does not have the actor's weights.*No tensor that coul"
+    ):
         engine.update_weights(policy, 1)
 
 
 def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
     policy = load_model(TEXT, lora=LoRA(rank=600))
     vocabulary = renderer(TEXT).vocabulary(CONTEXT)
-    with pytest.raises(ConfigError, match="rank is 600, and vLLM samples with 512 at most"):
+    with pytest.raises(ConfigError, match="rank is 600, and vLLM supports 512 at most"):
         settings.engine_settings(policy, vocabulary, {}, None)
 
 
@@ -523,5 +525,5 @@ def test_the_canary_accepts_the_policy_itself_and_no_other(model: str):
     with pytest.raises(EngineError, match="first tensor that differs is the_head"):
         canary.check(changed(load_model(model)), reply, lambda: "the_head")
     nothing = replace(reply, logprobs=(float("nan"),) * len(reply.logprobs))
-    with pytest.raises(EngineError, match="No single tensor"):
+    with pytest.raises(EngineError, match="No tensor that could be read"):
         canary.check(policy, nothing, lambda: None)

@@ -1,4 +1,4 @@
-"""What is started ends with whoever started it, however that happens."""
+"""Processes and files of the vLLM engines are cleaned up when the trainer is killed."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.process import ServerProcess
 from vagentrl.errors import EngineDead
 
-# A server with a worker that does not end when it is asked to.
+# A server with a worker that ignores SIGTERM.
 STUBBORN = """
 import os, signal, time
 if os.fork() == 0:
@@ -25,7 +25,6 @@ time.sleep(600)
 """
 TRAINER = """
 import sys, time
-from vagentrl.engines.vllm import leash
 from vagentrl.engines.vllm.process import ServerProcess
 
 server = ServerProcess([sys.executable, "-c", sys.argv[1]], {})
@@ -36,7 +35,7 @@ time.sleep(600)
 
 
 def group_in(log: Path) -> int:
-    """Of the processes that say so in their log."""
+    """Return the process group that the server's two processes print to the log."""
     given_up = time.monotonic() + 30
     while len(lines := log.read_text().split()) < 2:
         assert time.monotonic() < given_up
@@ -54,7 +53,7 @@ def ended(group: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_trainer_that_is_killed_leaves_no_server_behind(number: signal.Signals):
+def test_killing_the_trainer_ends_the_server_and_its_workers(number: signal.Signals):
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, STUBBORN], stdout=subprocess.PIPE, text=True
     )
@@ -67,14 +66,14 @@ def test_a_trainer_that_is_killed_leaves_no_server_behind(number: signal.Signals
     assert ended(group)
 
 
-def test_a_server_that_has_ended_is_started_again_if_it_had_ever_answered():
+def test_a_server_that_ended_after_it_had_answered_is_restarted():
     server = ServerProcess([sys.executable, "-c", STUBBORN], {})
     server.keep_running()
     groups = []
     try:
         for _ in range(2):
             groups.append(group_in(server.log))
-            server.keep_running()  # it is there
+            server.keep_running()  # does nothing: the server is running
             assert server.process is not None
             os.killpg(groups[-1], signal.SIGKILL)
             server.process.wait()
@@ -86,7 +85,7 @@ def test_a_server_that_has_ended_is_started_again_if_it_had_ever_answered():
         server.end()
 
 
-def test_a_server_that_ends_before_it_answers_is_not_tried_again():
+def test_a_server_that_ends_before_it_answers_is_not_restarted():
     server = ServerProcess([sys.executable, "-c", "raise SystemExit('no such model')"], {})
     server.keep_running()
     assert server.process is not None
@@ -95,26 +94,26 @@ def test_a_server_that_ends_before_it_answers_is_not_tried_again():
         server.keep_running()
 
 
-class Named(VLLMBase):
-    """Hands files over, and that is all."""
+class FilesOnly(VLLMBase):
+    """An engine that only manages its transfer folder."""
 
     def update_weights(self, policy, version): ...
 
     async def generate(self, request): ...  # pyright: ignore
 
 
-def test_what_a_killed_trainer_handed_over_is_removed(tmp_path: Path):
+def test_the_transfer_folder_of_a_killed_trainer_is_removed(tmp_path: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     node = platform.node()
     stale = tmp_path / f"vagentrl-{node}-{ended.pid}-abc"
     kept = [
         tmp_path / f"vagentrl-{node}-{os.getpid()}-abc",
-        tmp_path / f"vagentrl-{node}x-{ended.pid}-abc",  # another machine's
+        tmp_path / f"vagentrl-{node}x-{ended.pid}-abc",  # from another machine
         tmp_path / f"vagentrl-vllm-{ended.pid}.log",
     ]
     for path in (stale, *kept):
         path.mkdir()
-    engine = Named(None, str(tmp_path))
-    ours = Path(engine._file("weights")).parent
+    engine = FilesOnly(None, str(tmp_path))
+    ours = Path(engine._transfer_path("weights")).parent
     assert sorted(tmp_path.iterdir()) == sorted([ours, *kept])

@@ -1,4 +1,4 @@
-"""The real server for what it says, and one of straw for what goes wrong."""
+"""`VLLMServerEngine` with the real server, and with a fake server that fails on demand."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ from vagentrl.models.lora import LoRA
     [(None, signal.SIGKILL), (LoRA(rank=4), signal.SIGSTOP)],
     ids=["weights-dies", "adapter-hangs"],
 )
-def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_end(
+def test_replies_match_the_actors_across_an_update_and_a_server_crash(
     lora: LoRA | None, ends_by: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ):
     engine = VLLMServerEngine(
@@ -72,17 +72,17 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_
             len(reply.reply_ids) for version in replies for reply in version
         )
         group = server_group(engine)
-        monkeypatch.setattr(module, "PULSE_S", 1)
+        monkeypatch.setattr(module, "HEALTH_CHECK_S", 1)
         monkeypatch.setattr(engine, "patience_s", 10)
         os.killpg(group, ends_by)
-        assert ask(engine, *requests) == replies[-1]  # from another, started in its place
+        assert ask(engine, *requests) == replies[-1]  # from the restarted server
         assert engine.restarts == 1
         assert not running_in_group(group)
         group = server_group(engine)
         assert running_in_group(group)
         engine.end_server()
         given_up = time.monotonic() + 10
-        while running_in_group(group):  # nor may any of its workers stay
+        while running_in_group(group):  # its workers must end too
             assert time.monotonic() < given_up
             time.sleep(0.05)
         engine.patience_s = 0.5
@@ -95,34 +95,36 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_
 def server_group(engine: VLLMServerEngine) -> int:
     assert engine._server is not None
     assert engine._server.process is not None
-    leash = engine._server.process.pid
-    return int(Path(f"/proc/{leash}/task/{leash}/children").read_text())
+    supervisor = engine._server.process.pid
+    return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
 
 
 def running_in_group(group: int) -> list[str]:
-    """Processes of a group that run, by /proc; not those that only wait to be counted as ended."""
+    """Return the states of a process group's processes, read from /proc, without zombies."""
     stats = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             stats.append(path.read_text().rpartition(")")[2].split())  # state, parent, group, ...
     return [state for state, _, number, *_ in stats if int(number) == group and state != "Z"]
 
 
-# ---------------------------------------------------------------------------- a server of straw
+# ------------------------------------------------------------------------------ a fake server
 
 
-class Straw:
-    """Gives the replies it is told to; dies and comes back when it is told to.
+class FakeServer:
+    """Stands in for a vLLM server: replies, fails and restarts as a test sets it.
 
     Attributes:
-        calls: Paths in the order in which they were called.
-        served: Versions of the weights that replies came from.
-        version: Of the weights, as a vLLM server keeps it.
-        reports: Whether it says which version that is.
-        down: How many more requests find it away (answered with 503).
-        held: How many times it keeps its prefix cache when it is to forget it.
-        stalled: While set, it answers nothing.
-        same: What it finds when it compares its weights with those of the file.
+        calls: Paths of all calls, in order.
+        served: Version of the weights behind each reply.
+        version: Version of the current weights.
+        reports: Whether replies include that version.
+        down: Number of further calls that are answered with 503.
+        held: Number of further calls to reset the prefix cache that fail.
+        stalled: While set, the server answers nothing.
+        reply: The reply to every prompt.
+        refuse: Message with which prompts are refused; empty to answer them.
+        same: Result of comparing the weights.
     """
 
     def __init__(self) -> None:
@@ -143,7 +145,7 @@ class Straw:
         if self.down > 0:
             self.down -= 1
             if self.down == 0:
-                self.version = "default"  # it comes back without weights
+                self.version = "default"  # a restarted server has lost the weights
             return 503, {"error": "EngineDeadError"}
         self.calls.append(path)
         if path == "/inference/v1/generate":
@@ -168,14 +170,14 @@ class Straw:
 
 
 @contextmanager
-def running(straw: Straw) -> Iterator[str]:
+def running(fake: FakeServer) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # connections stay open
 
         def do_POST(self) -> None:
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length) or b"null")
-            status, answer = straw.answer(self.path, body)
+            status, answer = fake.answer(self.path, body)
             payload = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
@@ -207,24 +209,24 @@ def as_json(reply: Generation) -> dict[str, Any]:
 
 
 @pytest.fixture
-def straw(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Straw, VLLMServerEngine]]:
-    """A server that answers the canary as it should, and an engine with its weights in it."""
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeServer, VLLMServerEngine]]:
+    """A fake server that passes the canary's check, and an engine that has pushed its weights."""
     monkeypatch.setattr(base, "check_installed", lambda: None)
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
     policy, vocabulary = load_model(TEXT), renderer(TEXT).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, 1e-3)
-    straw = Straw()
+    fake = FakeServer()
     [right] = ask(reference_engine(TEXT, policy), canary.request)
-    straw.reply = as_json(right)
-    with running(straw) as url:
+    fake.reply = as_json(right)
+    with running(fake) as url:
         engine = VLLMServerEngine(url, patience_s=5)
         engine.prepare(vocabulary)
         engine.update_weights(policy, 0)
-        yield straw, engine
+        yield fake, engine
 
 
-def test_an_update_hands_the_weights_over_and_clears_every_cache(straw):
-    server, engine = straw
+def test_an_update_transfers_the_weights_and_clears_every_cache(fake):
+    server, engine = fake
     assert server.calls == [
         "/health", "/weight_info", "/collective_rpc", "/reset_prefix_cache", "/reset_mm_cache",
         "/reset_encoder_cache", "/update_weight_version", "/inference/v1/generate",
@@ -234,16 +236,16 @@ def test_an_update_hands_the_weights_over_and_clears_every_cache(straw):
     assert engine.canary_gap < 1e-4
 
 
-def test_blocks_that_are_still_held_are_asked_for_until_they_are_forgotten(straw):
-    server, engine = straw
+def test_resetting_the_prefix_cache_is_retried_while_blocks_are_in_use(fake):
+    server, engine = fake
     server.calls.clear()
     server.held = 3
     engine.update_weights(load_model(TEXT), 1)
     assert server.calls.count("/reset_prefix_cache") == 4
 
 
-def test_a_server_that_was_away_gets_the_weights_again_and_no_request_is_lost(straw):
-    server, engine = straw
+def test_a_server_that_was_away_gets_the_weights_again_and_no_request_is_lost(fake):
+    server, engine = fake
     server.calls.clear()
     server.down = 6
     replies = ask(engine, *(request_of(TEXT, session) for session in range(4)))
@@ -253,9 +255,9 @@ def test_a_server_that_was_away_gets_the_weights_again_and_no_request_is_lost(st
     assert server.calls.index("/collective_rpc") < server.calls.index("/inference/v1/generate")
 
 
-def test_a_server_that_was_started_anew_between_two_requests_is_noticed(straw):
-    server, engine = straw
-    server.version = "default"  # nothing failed
+def test_a_server_that_was_started_anew_between_two_requests_is_noticed(fake):
+    server, engine = fake
+    server.version = "default"  # restarted, although no request has failed
     server.served.clear()
     replies = ask(engine, *(request_of(TEXT, session) for session in range(4)))
     assert len(replies) == 4
@@ -264,8 +266,8 @@ def test_a_server_that_was_started_anew_between_two_requests_is_noticed(straw):
     assert ours == [server.version] * 4
 
 
-def test_a_request_that_comes_while_the_server_is_away_waits_for_the_weights_too(straw):
-    server, engine = straw
+def test_a_request_that_comes_while_the_server_is_away_waits_for_the_weights_too(fake):
+    server, engine = fake
     server.served.clear()
     server.down = 1
 
@@ -280,15 +282,15 @@ def test_a_request_that_comes_while_the_server_is_away_waits_for_the_weights_too
     assert [v for v in server.served if v != "default"] == [server.version] * 2
 
 
-def test_a_server_that_loses_its_weights_during_an_update_gets_them_again(straw):
-    server, engine = straw
+def test_a_server_that_loses_its_weights_during_an_update_gets_them_again(fake):
+    server, engine = fake
     found = []
 
     def forgets(body: Any) -> tuple[int, Any]:
         if not found:
             found.append(server.version)
             server.version = "default"
-        return Straw.generate(server, body)
+        return FakeServer.generate(server, body)
 
     server.generate = forgets
     engine.update_weights(load_model(TEXT), 1)
@@ -296,21 +298,23 @@ def test_a_server_that_loses_its_weights_during_an_update_gets_them_again(straw)
     assert server.version == found[0]
 
 
-def test_a_server_that_does_not_say_which_weights_it_has_is_refused(straw):
-    server, engine = straw
+def test_a_server_that_does_not_say_which_weights_it_has_is_refused(fake):
+    server, engine = fake
     server.reports = False
-    with pytest.raises(EngineDead, match=r"does not say from which weights.*push to false"):
+    with pytest.raises(
+        EngineDead, match=r"does not report the version of its weights.*push to false"
+    ):
         ask(engine, request_of(TEXT, 0))
 
 
-def test_a_reply_that_the_server_broke_off_is_asked_for_again(straw):
-    server, engine = straw
+def test_a_request_whose_reply_was_aborted_is_sent_again(fake):
+    server, engine = fake
     [choice] = server.reply["choices"]
     whole, broken = server.reply, server.reply | {"choices": [choice | {"finish_reason": "abort"}]}
 
     def once(body: Any) -> tuple[int, Any]:
         server.reply = whole if server.served else broken
-        return Straw.generate(server, body)
+        return FakeServer.generate(server, body)
 
     server.served.clear()
     server.generate = once
@@ -319,22 +323,22 @@ def test_a_reply_that_the_server_broke_off_is_asked_for_again(straw):
     assert len(server.served) == 2
 
 
-def test_a_server_that_hangs_is_given_up_and_says_how_to_go_on(straw, monkeypatch):
-    server, engine = straw
-    monkeypatch.setattr(module, "PULSE_S", 0.05)
+def test_a_server_that_hangs_fails_requests_and_the_error_says_how_to_resume(fake, monkeypatch):
+    server, engine = fake
+    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.05)
     monkeypatch.setattr(module, "CALL_S", 0.1)
     engine.patience_s = 0.5
     server.stalled.set()
     try:
-        with pytest.raises(EngineDead, match=r"stopped to answer at all.*--ckpt_path"):
+        with pytest.raises(EngineDead, match=r"no longer answers anything.*--ckpt_path"):
             ask(engine, request_of(TEXT, 0))
     finally:
         server.stalled.clear()
 
 
-def test_a_server_that_hung_for_less_than_our_patience_answers_in_the_end(straw, monkeypatch):
-    server, engine = straw
-    monkeypatch.setattr(module, "PULSE_S", 0.02)
+def test_a_server_that_hangs_for_less_than_patience_s_loses_no_request(fake, monkeypatch):
+    server, engine = fake
+    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.02)
     monkeypatch.setattr(module, "CALL_S", 0.05)
     server.stalled.set()
 
@@ -347,8 +351,8 @@ def test_a_server_that_hung_for_less_than_our_patience_answers_in_the_end(straw,
     assert asyncio.run(play()).reply_ids
 
 
-def test_a_collection_closes_its_connections(straw):
-    _, engine = straw
+def test_a_collection_closes_its_connections(fake):
+    _, engine = fake
 
     def sockets() -> int:
         paths = Path("/proc/self/fd").iterdir()
@@ -361,12 +365,11 @@ def test_a_collection_closes_its_connections(straw):
     assert sockets() < before + 8
 
 
-def test_a_server_that_was_busy_but_kept_its_weights_is_only_asked_again(straw):
-    server, engine = straw
+def test_a_server_that_failed_but_kept_its_weights_does_not_get_them_again(fake):
+    server, engine = fake
     kept = server.version
     server.calls.clear()
     server.down = 1
-    ask_again = asyncio.run  # one request, so the only failure is its first try
 
     async def keep() -> Generation:
         task = asyncio.create_task(engine.generate(request_of(TEXT, 0)))
@@ -375,20 +378,20 @@ def test_a_server_that_was_busy_but_kept_its_weights_is_only_asked_again(straw):
         server.version = kept
         return await task
 
-    assert ask_again(keep()).reply_ids
+    assert asyncio.run(keep()).reply_ids
     assert engine.restarts == 0
     assert "/collective_rpc" not in server.calls
 
 
-def test_a_server_that_stays_away_fails_the_episode_and_says_how_to_go_on(straw):
-    server, engine = straw
+def test_a_server_that_stays_away_raises_engine_dead_and_says_how_to_resume(fake):
+    server, engine = fake
     server.down, engine.patience_s = 10**6, 0.2
     with pytest.raises(EngineDead, match="Start it again and resume the run"):
         ask(engine, request_of(TEXT, 0))
 
 
-def test_what_the_server_refuses_is_not_asked_again(straw):
-    server, engine = straw
+def test_a_refused_request_is_not_sent_again(fake):
+    server, engine = fake
     server.refuse = "the prompt is too long"
     server.calls.clear()
     with pytest.raises(EngineError, match=r"refused /inference/v1/generate.*too long"):
@@ -396,12 +399,12 @@ def test_what_the_server_refuses_is_not_asked_again(straw):
     assert server.calls == ["/inference/v1/generate", "/weight_info"]
 
 
-def test_a_prompt_at_which_the_server_fails_again_and_again_fails_alone(straw):
-    server, engine = straw
+def test_a_prompt_at_which_the_server_fails_repeatedly_does_not_fail_others(fake):
+    server, engine = fake
 
     def fails_at_one(body: Any) -> tuple[int, Any]:
         bad = body["sampling_params"]["seed"] == 1
-        return (500, {"error": "no such image"}) if bad else Straw.generate(server, body)
+        return (500, {"error": "no such image"}) if bad else FakeServer.generate(server, body)
 
     server.generate = fails_at_one
 
@@ -415,15 +418,15 @@ def test_a_prompt_at_which_the_server_fails_again_and_again_fails_alone(straw):
     assert "failed 4 times at one prompt" in str(bad)
 
 
-def test_other_weights_than_the_actors_stop_the_run_and_the_tensor_is_named(straw):
-    server, engine = straw
+def test_weights_that_differ_from_the_actors_are_an_error_that_names_the_tensor(fake):
+    server, engine = fake
     server.same = {"model.norm.weight": False}
     with pytest.raises(EngineError, match=r"first tensor that differs is model\.norm\.weight"):
         engine.update_weights(changed(load_model(TEXT)), 1)
 
 
-def test_a_server_with_weights_of_its_own_is_not_given_any(straw):
-    server, engine = straw
+def test_without_push_no_weights_are_sent(fake):
+    server, engine = fake
     server.reports = False
     server.calls.clear()
     fixed = VLLMServerEngine(engine.url, push=False)
@@ -432,7 +435,7 @@ def test_a_server_with_weights_of_its_own_is_not_given_any(straw):
     assert server.calls == ["/health", "/inference/v1/generate"]
 
 
-def test_a_server_that_is_started_must_be_given_weights():
+def test_push_false_without_a_url_is_refused():
     with pytest.raises(ConfigError, match="push is false and url is not set"):
         VLLMServerEngine(push=False)
 

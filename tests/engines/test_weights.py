@@ -1,4 +1,4 @@
-"""Weights that are sharded, tied or adapted, as an engine gets them."""
+"""How engines receive weights that are sharded, tied or adapted."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
         ),
     ],
 )
-def test_what_two_ranks_share_is_put_together_on_both(kind: str):
+def test_weights_that_two_ranks_shard_are_gathered_on_both(kind: str):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -49,23 +49,23 @@ def test_what_two_ranks_share_is_put_together_on_both(kind: str):
     ]
     for rank in ranks:
         out, err = rank.communicate(timeout=120)
-        assert out.splitlines()[-1:] == ["whole"], err
+        assert out.splitlines()[-1:] == ["gathered"], err
 
 
 @pytest.mark.parametrize("model", [TEXT, IMAGES])
-def test_an_adapter_is_left_out_and_changes_no_name(model: str):
+def test_an_adapter_is_left_out_and_does_not_change_the_names_of_weights(model: str):
     plain = dict(weights_of(load_model(model)))
     adapted = dict(weights_of(load_model(model, lora=LoRA(rank=2))))
     assert list(adapted) == list(plain)
     assert all(torch.equal(adapted[name], plain[name]) for name in plain)
 
 
-def test_weights_go_through_files_one_after_the_other(tmp_path: Path, monkeypatch):
+def test_weights_are_written_to_files_one_at_a_time(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "SHARD_BYTES", 1000)
     folder = tmp_path / "weights"
     policy = load_model(TEXT)
-    written: list[int] = []  # files that are there when the next weight is asked for
-    held = 0  # bytes since the last file
+    written: list[int] = []  # number of files when each weight is requested
+    held = 0  # bytes of weights since the last file was written
 
     def one_by_one():
         nonlocal held
@@ -75,12 +75,14 @@ def test_weights_go_through_files_one_after_the_other(tmp_path: Path, monkeypatc
             assert held < 1000
             written.append(files)
             held += weight.nbytes
-            yield name, weight.t().contiguous().t()  # as an optimizer may lay it out
+            yield name, weight.t().contiguous().t()  # not contiguous, as after some optimizers
 
     save(one_by_one(), str(folder))
     assert written[-1] > 20
     found = dict(read(str(folder)))
-    assert list(found) == [name for name, _ in weights_of(policy)]  # the order packs q, k and v
+    assert list(found) == [
+        name for name, _ in weights_of(policy)
+    ]  # q, k and v must stay in this order
     assert all(torch.equal(found[name], weight) for name, weight in weights_of(policy))
     some = list(found)[3:5]
     assert [name for name, _ in read(str(folder), some)] == some

@@ -138,7 +138,10 @@ def test_members_of_a_group_share_the_arms_but_not_the_luck():
     [
         ({"steady_reward": 0.25}, "both arms pay 0.25"),
         ({"risky_chance": 1.5}, "risky_chance is 1.5"),
-        ({"invalid_action": "default", "default_action": "Pirate"}, "other names in every episode"),
+        (
+            {"invalid_action": "default", "default_action": "Pirate"},
+            "different names in every episode",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], named: str):

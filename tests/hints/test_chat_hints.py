@@ -23,8 +23,8 @@ from vagentrl_envs.frozen_lake import FrozenLake
 corridor = partial(FrozenLake, map=["SFFG"], observation="text", format=NoThink())
 
 
-class Parrot(ChatModel):
-    """Says what it was made to say, and remembers what it was asked."""
+class FixedChat(ChatModel):
+    """Gives a fixed reply and records the prompts and the event loops."""
 
     def __init__(self, text: str = "  Go right.\n") -> None:
         self.text = text
@@ -37,11 +37,11 @@ class Parrot(ChatModel):
         return ChatReply(self.text, 40, 3, 0.001)
 
     def identity(self) -> str:
-        return "parrot"
+        return "fixed"
 
 
-class Crowd(Parrot):
-    """Answers nobody before so many have asked."""
+class BarrierChat(FixedChat):
+    """Gives no reply before it has received `size` prompts."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -55,13 +55,13 @@ class Crowd(Parrot):
         return reply
 
 
-class Slow(Parrot):
+class SlowChat(FixedChat):
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
         await asyncio.sleep(60)
         return ChatReply("too late")
 
 
-class Deaf(Parrot):
+class FailingChat(FixedChat):
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
         raise ChatError("connection refused")
 
@@ -74,13 +74,13 @@ def situation(kind: HintKind = "exploit", turn: int = 1) -> Situation:
 
 
 @pytest.mark.parametrize("kind", ["exploit", "explore"])
-def test_the_model_is_told_the_task_the_past_and_the_present(kind: HintKind):
-    parrot = Parrot()
-    hint = ChatHintModel(parrot).hint(situation(kind))
+def test_the_prompt_has_the_task_the_past_and_the_present(kind: HintKind):
+    chat = FixedChat()
+    hint = ChatHintModel(chat).hint(situation(kind))
     assert (hint.text, hint.prompt_tokens, hint.reply_tokens, hint.cost) == (
         "Go right.", 40, 3, 0.001
     )  # fmt: skip
-    [prompt] = parrot.prompts
+    [prompt] = chat.prompts
     places = [
         prompt.index(part)
         for part in (
@@ -94,15 +94,15 @@ def test_the_model_is_told_the_task_the_past_and_the_present(kind: HintKind):
     assert places == sorted(places)
 
 
-def test_the_two_kinds_are_asked_for_in_different_words():
-    hint_model = ChatHintModel(Parrot())
+def test_the_two_kinds_have_different_prompts():
+    hint_model = ChatHintModel(FixedChat())
     assert hint_model.prompt(situation("exploit")) != hint_model.prompt(situation("explore"))
 
 
 def test_templates_can_be_replaced_and_may_name_the_state(tmp_path: Path):
     path = tmp_path / "mine.txt"
     path.write_text("{{json}} {task} | {observation} | {state}")
-    hint_model = ChatHintModel(Parrot(), explore_template=str(path))
+    hint_model = ChatHintModel(FixedChat(), explore_template=str(path))
     task, state = corridor().system_prompt(), situation().environment.state()
     assert state is not None
     assert (
@@ -125,83 +125,84 @@ def test_a_template_with_wrong_placeholders_is_refused(text: str, message: str, 
     path = tmp_path / "wrong.txt"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        ChatHintModel(Parrot(), exploit_template=str(path))
+        ChatHintModel(FixedChat(), exploit_template=str(path))
 
 
-def test_a_template_that_is_not_there_is_refused():
+def test_a_template_file_that_does_not_exist_is_refused():
     with pytest.raises(ConfigError, match=r"'nowhere\.txt' cannot be read"):
-        ChatHintModel(Parrot(), exploit_template="nowhere.txt")
+        ChatHintModel(FixedChat(), exploit_template="nowhere.txt")
 
 
-def test_all_environments_ask_at_once_in_one_event_loop():
-    crowd = Crowd(64)
-    hint_model = ChatHintModel(crowd)
+def test_all_environments_ask_concurrently_in_one_event_loop():
+    chat = BarrierChat(64)
+    hint_model = ChatHintModel(chat)
     environments = [HintedEnvironment(corridor, hint_model) for _ in range(64)]
     with ThreadPoolExecutor(64) as threads:
         shown = list(threads.map(lambda environment: environment.reset(0).hint, environments))
     assert shown == ["Hint: Go right."] * 64
-    assert len(crowd.loops) == 1
+    assert len(chat.loops) == 1
     assert HintedEnvironment(corridor, hint_model).reset(2).hint == "Hint: Go right."
-    assert len(crowd.loops) == 1
+    assert len(chat.loops) == 1
 
 
-def test_patience_is_more_than_none():
+def test_a_patience_of_zero_is_refused():
     with pytest.raises(ConfigError, match=r"patience_s is 0; give more than 0"):
-        ChatHintModel(Parrot(), patience_s=0)
+        ChatHintModel(FixedChat(), patience_s=0)
 
 
 def test_an_empty_hint_is_a_failure():
     with pytest.raises(ChatError, match="an empty hint"):
-        ChatHintModel(Parrot(" \n")).hint(situation())
+        ChatHintModel(FixedChat(" \n")).hint(situation())
 
 
-def test_what_the_model_raises_is_counted():
-    environment = HintedEnvironment(corridor, ChatHintModel(Deaf()))
+def test_failures_of_the_chat_model_are_counted():
+    environment = HintedEnvironment(corridor, ChatHintModel(FailingChat()))
     assert environment.reset(0).hint == ""
     assert environment.step(Reply("", actions=("Up",))).metrics["hint_failures"] == 1.0
 
 
-def test_a_hint_that_takes_too_long_is_a_failure_of_the_model():
-    hint_model = ChatHintModel(Slow(), patience_s=0.05)
+def test_a_hint_that_times_out_is_a_failure_of_the_model():
+    hint_model = ChatHintModel(SlowChat(), patience_s=0.05)
     assert HintedEnvironment(corridor, hint_model).reset(0).hint == ""
     with pytest.raises(ChatError, match=r"no hint within 0\.05 s"):
         hint_model.hint(situation())
 
 
-def test_a_hint_is_recorded_to_the_letter(tmp_path: Path):
+def test_a_recorded_hint_is_read_back_unchanged(tmp_path: Path):
     said = "Go down.\r\nThen right.\rThen \u2603."
-    heard = [
-        ChatHintModel(Parrot(said), record=str(tmp_path)).hint(situation()).text for _ in range(2)
+    received = [
+        ChatHintModel(FixedChat(said), record=str(tmp_path)).hint(situation()).text
+        for _ in range(2)
     ]
-    assert heard == [said, said]
+    assert received == [said, said]
 
 
-def test_an_episode_that_is_played_again_gets_the_hints_of_the_record(tmp_path: Path):
-    parrot = Parrot()
-    hint_model = ChatHintModel(parrot, record=str(tmp_path / "hints"))
+def test_an_episode_that_is_played_again_gets_the_recorded_hints(tmp_path: Path):
+    chat = FixedChat()
+    hint_model = ChatHintModel(chat, record=str(tmp_path / "hints"))
     first = hint_model.hint(situation(turn=1))
     assert hint_model.replays
-    later = Parrot("Something else.")
+    later = FixedChat("Something else.")
     again = ChatHintModel(later, record=str(tmp_path / "hints"))
-    assert again.hint(situation(turn=1)) == Hint(first.text)  # and no tokens, no cost
+    assert again.hint(situation(turn=1)) == Hint(first.text)  # without tokens and cost
     assert later.prompts == []
-    # another turn, another kind, another model: another hint
+    # The record is not used for another turn, another kind or another model.
     assert again.hint(situation(turn=2)).text == "Something else."
     assert again.hint(situation("explore", turn=1)).text == "Something else."
-    later.identity = lambda: "another parrot"
+    later.identity = lambda: "another model"
     assert again.hint(situation(turn=1)).text == "Something else."
 
 
-def test_a_model_that_failed_is_asked_again(tmp_path: Path):
+def test_a_failure_is_not_recorded(tmp_path: Path):
     with pytest.raises(ChatError):
-        ChatHintModel(Deaf(), record=str(tmp_path)).hint(situation())
-    assert ChatHintModel(Parrot(), record=str(tmp_path)).hint(situation()).text == "Go right."
+        ChatHintModel(FailingChat(), record=str(tmp_path)).hint(situation())
+    assert ChatHintModel(FixedChat(), record=str(tmp_path)).hint(situation()).text == "Go right."
 
 
-def test_without_a_record_an_episode_cannot_be_played_again():
-    assert not ChatHintModel(Parrot()).replays
+def test_without_a_record_hints_do_not_replay():
+    assert not ChatHintModel(FixedChat()).replays
 
 
-def test_it_can_be_sent_to_a_process():
-    hint_model = pickle.loads(pickle.dumps(ChatHintModel(Parrot())))
+def test_a_hint_model_can_be_pickled():
+    hint_model = pickle.loads(pickle.dumps(ChatHintModel(FixedChat())))
     assert hint_model.hint(situation()).text == "Go right."

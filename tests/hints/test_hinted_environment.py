@@ -23,8 +23,8 @@ corridor = partial(FrozenLake, map=["SFFG"], observation="text", format=NoThink(
 right, left = Reply("R", actions=("Right",)), Reply("L", actions=("Left",))
 
 
-class Notebook(HintModel):
-    """Writes down what it is asked; a hint takes 3 tokens of prompt and 2 of reply."""
+class RecordingHintModel(HintModel):
+    """Records its situations; every hint has 3 prompt tokens and 2 reply tokens."""
 
     def __init__(self) -> None:
         self.asked: list[Situation] = []
@@ -34,8 +34,8 @@ class Notebook(HintModel):
         return Hint(f"{situation.kind} {len(self.asked)}", None, 3, 2, 0.25)
 
 
-class Broken(HintModel):
-    """Fails in every second turn."""
+class FailingHintModel(HintModel):
+    """Fails in turns with an even number."""
 
     def hint(self, situation: Situation) -> Hint:
         if situation.seeds[2] % 2 == 0:
@@ -43,25 +43,25 @@ class Broken(HintModel):
         return Hint("Go Right.", "Right")
 
 
-def test_a_hint_is_shown_after_the_observation_in_every_turn_but_after_the_last():
-    book = Notebook()
-    environment = HintedEnvironment(corridor, book, epsilon=0.0)
+def test_every_observation_but_the_final_one_has_a_hint():
+    hint_model = RecordingHintModel()
+    environment = HintedEnvironment(corridor, hint_model, epsilon=0.0)
     seen = [environment.reset(0)]
     results = [environment.step(right) for _ in range(3)]
     seen += [result.observation for result in results]
     assert [o.text for o in seen] == ["P__G", "_P_G", "__PG", "___*"]
     assert [o.hint for o in seen] == [*(f"Hint: exploit {n}" for n in (1, 2, 3)), ""]
     assert results[2].terminated
-    assert len(book.asked) == 3
+    assert len(hint_model.asked) == 3
 
 
-def test_the_model_is_told_what_the_agent_saw_and_did():
-    book = Notebook()
-    environment = HintedEnvironment(corridor, book, epsilon=1.0, memory=2)
+def test_the_model_gets_the_agents_observations_and_replies():
+    hint_model = RecordingHintModel()
+    environment = HintedEnvironment(corridor, hint_model, epsilon=1.0, memory=2)
     environment.reset(4, transition_seed=9)
     for reply in (left, left, right):
         environment.step(reply)
-    last = book.asked[-1]
+    last = hint_model.asked[-1]
     assert last.kind == "explore"
     assert last.seeds == (4, 9, 3)
     assert last.environment is environment.environment
@@ -69,13 +69,13 @@ def test_the_model_is_told_what_the_agent_saw_and_did():
     assert [exchange.reply for exchange in last.past] == [left, right]  # the last two
     assert [e.observation.hint for e in last.past] == ["Hint: explore 2", "Hint: explore 3"]
     environment.reset(4, transition_seed=9)
-    assert book.asked[-1].past == ()
+    assert hint_model.asked[-1].past == ()
 
 
-def test_the_reward_is_the_environments_and_the_metrics_say_what_hints_took():
+def test_hints_add_metrics_and_do_not_change_the_reward():
     plain = corridor()
     plain.reset(0)
-    environment = HintedEnvironment(corridor, Notebook(), epsilon=1.0)
+    environment = HintedEnvironment(corridor, RecordingHintModel(), epsilon=1.0)
     environment.reset(0)
     wanted, found = plain.step(right), environment.step(right)
     assert found.reward == wanted.reward
@@ -87,7 +87,7 @@ def test_the_reward_is_the_environments_and_the_metrics_say_what_hints_took():
     assert {k: found.metrics[k] for k in wanted.metrics} == wanted.metrics
 
 
-def test_a_hint_that_names_an_action_was_followed_or_not():
+def test_the_metric_hints_followed_compares_the_hint_with_the_first_action():
     environment = HintedEnvironment(corridor, ScriptedHintModel(right=1.0), epsilon=0.0)
     environment.reset(0)
     assert environment.step(right).metrics["hints_followed"] == 1.0
@@ -97,7 +97,7 @@ def test_a_hint_that_names_an_action_was_followed_or_not():
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_the_share_of_exploration_is_epsilon(epsilon: float):
-    environment = HintedEnvironment(corridor, Notebook(), epsilon=epsilon)
+    environment = HintedEnvironment(corridor, RecordingHintModel(), epsilon=epsilon)
     kinds = [environment.reset(2 * n).hint.split()[1] for n in range(2000)]
     # five standard deviations: 5 sqrt(.5 * .5 / 2000) = 0.056
     assert kinds.count("explore") / 2000 == pytest.approx(epsilon, abs=0.056)
@@ -107,21 +107,26 @@ def test_the_share_of_exploration_is_epsilon(epsilon: float):
 
 def test_some_turns_have_no_hint_and_epsilon_does_not_change_which():
     def hinted(epsilon: float) -> list[bool]:
-        environment = HintedEnvironment(corridor, Notebook(), epsilon=epsilon, hint_share=0.25)
+        environment = HintedEnvironment(
+            corridor, RecordingHintModel(), epsilon=epsilon, hint_share=0.25
+        )
         return [environment.reset(2 * n).hint != "" for n in range(2000)]
 
     assert sum(hinted(0.1)) / 2000 == pytest.approx(0.25, abs=0.05)  # five standard deviations
     assert hinted(0.1) == hinted(0.9)
 
 
-def test_members_of_a_group_are_told_different_things():
+def test_members_of_a_group_get_different_hints():
     environment = HintedEnvironment(corridor, ScriptedHintModel(right=0.5), epsilon=0.5)
     assert len({environment.reset(0, transition_seed=n).hint for n in range(40)}) > 3
 
 
 def test_shares_follow_the_iteration():
     environment = HintedEnvironment(
-        corridor, Notebook(), epsilon=Schedule(1.0, 0.0, 2), hint_share=Schedule(1.0, 0.0, 10)
+        corridor,
+        RecordingHintModel(),
+        epsilon=Schedule(1.0, 0.0, 2),
+        hint_share=Schedule(1.0, 0.0, 10),
     )
     assert environment.reset(0).hint == "Hint: explore 1"
     environment.at_iteration(2)
@@ -133,21 +138,23 @@ def test_shares_follow_the_iteration():
 @pytest.mark.parametrize("split", ["validation", "test"])
 @pytest.mark.parametrize(("wanted", "shown"), [(False, ""), (True, "Hint: exploit 1")])
 def test_held_out_episodes_have_hints_only_if_wanted(wanted: bool, shown: str, split: Split):
-    environment = HintedEnvironment(corridor, Notebook(), epsilon=0.0, hint_held_out=wanted)
+    environment = HintedEnvironment(
+        corridor, RecordingHintModel(), epsilon=0.0, hint_held_out=wanted
+    )
     assert environment.reset(seed_of(split, 0)).hint == shown
     assert environment.step(right).metrics["hints"] == float(wanted)
     assert environment.reset(2).hint != ""
 
 
-def test_no_hint_is_asked_for_to_know_the_initial_state():
-    book, plain = Notebook(), corridor()
-    environment = HintedEnvironment(corridor, book, hint_held_out=True)
+def test_initial_state_requests_no_hint():
+    hint_model, plain = RecordingHintModel(), corridor()
+    environment = HintedEnvironment(corridor, hint_model, hint_held_out=True)
     assert environment.initial_state(1) == plain.initial_state(1)
-    assert book.asked == []
+    assert hint_model.asked == []
 
 
 def test_a_model_that_fails_gives_no_hint_and_is_counted(caplog: pytest.LogCaptureFixture):
-    environment = HintedEnvironment(corridor, Broken(), epsilon=0.0)
+    environment = HintedEnvironment(corridor, FailingHintModel(), epsilon=0.0)
     assert environment.reset(0).hint == ""
     results = [environment.step(left) for _ in range(4)]
     assert [r.observation.hint for r in results] == ["Hint: Go Right.", "", "Hint: Go Right.", ""]
@@ -157,19 +164,22 @@ def test_a_model_that_fails_gives_no_hint_and_is_counted(caplog: pytest.LogCaptu
 
 
 def test_a_model_that_fails_can_fail_the_episode():
-    environment = HintedEnvironment(corridor, Broken(), on_failure="fail_episode")
+    environment = HintedEnvironment(corridor, FailingHintModel(), on_failure="fail_episode")
     with pytest.raises(ChatError, match="429"):
         environment.reset(0)
 
 
-def test_everything_else_is_the_environments():
+def test_other_methods_are_those_of_the_wrapped_environment():
     plain = corridor()
-    environment = HintedEnvironment(corridor, Notebook(), note="Hints may be wrong.")
+    environment = HintedEnvironment(corridor, RecordingHintModel(), note="Hints may be wrong.")
     plain.reset(0)
     environment.reset(0)
     assert environment.format is environment.environment.format
     assert environment.system_prompt() == f"{plain.system_prompt()}\nHints may be wrong."
-    assert HintedEnvironment(corridor, Notebook(), note="").system_prompt() == plain.system_prompt()
+    assert (
+        HintedEnvironment(corridor, RecordingHintModel(), note="").system_prompt()
+        == plain.system_prompt()
+    )
     assert (environment.state(), environment.oracle()) == (plain.state(), plain.oracle())
     assert environment.rubric() == plain.rubric()
     assert environment.frame().tobytes() == plain.frame().tobytes()  # pyright: ignore
@@ -185,20 +195,20 @@ def test_closing_closes_the_environment():
         def close(self) -> None:
             closed.append("yes")
 
-    environment = HintedEnvironment(Closing, Notebook())
+    environment = HintedEnvironment(Closing, RecordingHintModel())
     assert environment.rubric() == "count"
     environment.close()
     assert closed == ["yes"]
 
 
-def test_it_can_be_played_again_if_both_can():
-    class Forgetful(Notebook):
+def test_it_replays_if_environment_and_hint_model_do():
+    class NotReplaying(RecordingHintModel):
         @property
         def replays(self) -> bool:
             return False
 
-    assert HintedEnvironment(corridor, Notebook()).replays
-    assert not HintedEnvironment(corridor, Forgetful()).replays
+    assert HintedEnvironment(corridor, RecordingHintModel()).replays
+    assert not HintedEnvironment(corridor, NotReplaying()).replays
 
 
 PROGRAM = """
@@ -240,22 +250,22 @@ def test_the_same_seeds_give_the_same_hints_in_every_process():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epsilon": 1.1}, "epsilon is 1.1; it is a share"),
+        ({"epsilon": 1.1}, "epsilon is 1.1; give a number"),
         ({"hint_share": -0.5}, "hint_share is -0.5"),
         ({"shown_as": "Hint:"}, "write {hint} where"),
         ({"memory": -1}, "memory is -1"),
     ],
 )
-def test_what_cannot_work_is_refused(settings: dict, message: str):
+def test_settings_that_cannot_work_are_refused(settings: dict, message: str):
     with pytest.raises(ConfigError, match=message):
-        HintedEnvironment(corridor, Notebook(), **settings)
+        HintedEnvironment(corridor, RecordingHintModel(), **settings)
 
 
-def test_a_hint_may_hold_an_image_placeholder():
-    class Sly(HintModel):
+def test_a_hint_may_contain_an_image_placeholder():
+    class PlaceholderHintModel(HintModel):
         def hint(self, situation: Situation) -> Hint:
             return Hint("Look at <image>.")
 
-    observation = HintedEnvironment(corridor, Sly()).reset(0)
+    observation = HintedEnvironment(corridor, PlaceholderHintModel()).reset(0)
     assert observation.hint == "Hint: Look at <image>."
     assert observation == Observation("P__G", hint="Hint: Look at <image>.")

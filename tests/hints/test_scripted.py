@@ -12,7 +12,7 @@ ACTIONS = ("Up", "Down", "Left", "Right")
 
 
 def corridor() -> FrozenLake:
-    """The way is Right, Right, Right."""
+    """Return a lake that is one row long; the solution is Right, Right, Right."""
     environment = FrozenLake(map=["SFFG"], observation="text", format=NoThink())
     environment.reset(0)
     return environment
@@ -28,14 +28,14 @@ def situation(
     return Situation(kind, environment, past, Observation(text), (2, 5, turn))
 
 
-def test_an_oracle_that_is_always_right_names_the_next_action():
+def test_with_right_1_a_hint_to_exploit_names_the_oracles_next_action():
     hint = ScriptedHintModel(right=1.0).hint(situation("exploit", corridor()))
     assert hint is not None
     assert (hint.text, hint.action) == ("Go Right.", "Right")
     assert (hint.prompt_tokens, hint.reply_tokens, hint.cost) == (0, 0, 0.0)
 
 
-def test_an_oracle_is_right_as_often_as_it_is_told_and_errs_evenly():
+def test_hints_to_exploit_are_right_at_the_given_rate_and_err_uniformly():
     environment, hint_model = corridor(), ScriptedHintModel(right=0.7)
     hints = [hint_model.hint(situation("exploit", environment, turn)) for turn in range(3000)]
     shares = [sum(h is not None and h.action == a for h in hints) / 3000 for a in ACTIONS]
@@ -44,10 +44,10 @@ def test_an_oracle_is_right_as_often_as_it_is_told_and_errs_evenly():
     assert shares[:3] == pytest.approx([0.1] * 3, abs=0.028)
 
 
-def test_exploration_names_what_was_not_tried_where_the_agent_saw_the_same():
+def test_a_hint_to_explore_names_an_action_not_tried_at_the_same_observation():
     hint_model, environment = ScriptedHintModel(), corridor()
     here = tuple(
-        # with a hint or without, the agent saw the same; its spelling does not matter
+        # A hint does not make the observation another one, and case does not matter in actions.
         Exchange(Observation("here", hint=hint), Reply("", actions=(action,)))
         for hint, action in (("", "up"), ("Go Up.", "Down"), ("", "Right"))
     )
@@ -63,10 +63,10 @@ def test_exploration_names_what_was_not_tried_where_the_agent_saw_the_same():
         for turn in range(60)
         if (hint := hint_model.hint(situation("explore", environment, turn, everything, "here")))
     }
-    assert named == set(ACTIONS)  # nothing is left, so anything
+    assert named == set(ACTIONS)  # all actions were tried, so any may be named
 
 
-def test_hints_follow_from_the_seeds():
+def test_the_same_seeds_give_the_same_hints():
     environment, hint_model = corridor(), ScriptedHintModel(right=0.5)
     first = [hint_model.hint(situation("exploit", environment, turn)) for turn in range(50)]
     again = [hint_model.hint(situation("exploit", environment, turn)) for turn in range(50)]
@@ -74,17 +74,17 @@ def test_hints_follow_from_the_seeds():
     assert len(set(first)) > 1
 
 
-def test_without_an_oracle_there_is_nothing_to_exploit():
+def test_without_an_oracle_there_is_no_hint_to_exploit():
     environment = toy.Countdown()
     environment.reset(0)
     assert ScriptedHintModel().hint(situation("exploit", environment)) is None
 
 
-def test_an_environment_that_names_no_actions_needs_some():
+def test_actions_must_be_given_for_an_environment_without_action_names():
     environment = toy.Countdown()
     environment.reset(0)
     asked = situation("explore", environment)
-    with pytest.raises(ConfigError, match="Countdown names no actions; give some"):
+    with pytest.raises(ConfigError, match="Countdown has no action_names"):
         ScriptedHintModel().hint(asked)
     hint = ScriptedHintModel(actions=("go",)).hint(asked)
     assert hint is not None
@@ -94,6 +94,6 @@ def test_an_environment_that_names_no_actions_needs_some():
 @pytest.mark.parametrize(
     "settings", [{"right": 1.2}, {"exploit_text": "Go!"}, {"explore_text": "Try {this}."}]
 )
-def test_what_cannot_work_is_refused(settings: dict):
+def test_settings_that_cannot_work_are_refused(settings: dict):
     with pytest.raises(ConfigError):
         ScriptedHintModel(**settings)

@@ -1,4 +1,4 @@
-"""Chat models for tests, and claims about a room."""
+"""Helpers for tests of judges: a scripted chat model, a scripted judge, and claims about a room."""
 
 import asyncio
 import os
@@ -13,11 +13,11 @@ from vagentrl_envs.sokoban import Sokoban
 from vagentrl_envs.sokoban_rooms import Room
 
 
-class Scripted(ChatModel):
-    """Says what a function makes of the prompt.
+class ScriptedChat(ChatModel):
+    """Replies with a function of the prompt; fails if the function returns "fail".
 
     Attributes:
-        prompts: Every prompt, in the order of arrival.
+        prompts: Every prompt, in order of arrival.
     """
 
     def __init__(self, say: Callable[[str], str], name: str = "scripted") -> None:
@@ -55,14 +55,17 @@ def claim(
     state: State | None = None,
     rubric: str = "",
 ) -> Claim:
-    """A claim about that room; without a text, the true one."""
+    """Return a claim about the room of `sokoban`; without a text, the true claim."""
     state = state or sokoban().state()
     words = getattr(state, representation) if text is None else text
     return Claim("observation", words, representation, state, rubric)
 
 
-class Moody(Judge):
-    """Does what the claim says; for processes of their own, which cannot read tests' modules."""
+class ScriptedJudge(Judge):
+    """Fails, raises, exits or waits as the claim's text says; otherwise gives a score of 1.
+
+    The claim carries the script, because the judge may run in another process.
+    """
 
     def __init__(self) -> None:
         self.asked = 0

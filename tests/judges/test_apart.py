@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from tests.chat_server import says, serving
-from tests.judges.models import Moody, claim
+from tests.judges.models import ScriptedJudge, claim
 from vagentrl.chat import OpenAIChat
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.errors import JudgeError
@@ -22,25 +22,27 @@ def ask(judge: Judge, *texts: str) -> list[Verdict | BaseException]:
 
 
 def test_verdicts_and_failures_come_from_another_process():
-    judge = Apart(Moody())
+    judge = Apart(ScriptedJudge())
     verdict, failed, broken = ask(judge, "who are you", "fail", "break")
     assert isinstance(verdict, Verdict)
     assert int(verdict.reason) != os.getpid()
     assert (type(failed), str(failed)) == (JudgeError, "it fails here")
     assert (type(broken), str(broken)) == (JudgeError, "ValueError in the judge: it breaks here")
     assert judge.metrics() == {"asked": 3, "restarts": 0}
-    assert judge.identity() == Moody().identity()
-    [again] = ask(judge, "who are you")  # from another event loop
+    assert judge.identity() == ScriptedJudge().identity()
+    [again] = ask(judge, "who are you")  # called from another event loop
     assert again == verdict
 
 
 def test_many_claims_are_judged_at_a_time():
-    verdicts = ask(Apart(Moody()), *["wait for twenty"] * 20)  # each until there are twenty
+    verdicts = ask(
+        Apart(ScriptedJudge()), *["wait for twenty"] * 20
+    )  # none returns before all 20 wait
     assert all(isinstance(verdict, Verdict) for verdict in verdicts)
 
 
-def test_a_process_that_dies_is_a_failure_and_is_replaced():
-    judge = Apart(Moody())
+def test_when_the_process_dies_its_claims_fail_and_the_next_claim_starts_another():
+    judge = Apart(ScriptedJudge())
     outcomes = ask(judge, "wait for twenty", "die")
     for outcome in outcomes:
         with pytest.raises(JudgeError, match="ended with exit code 3 before the verdict"):
@@ -50,17 +52,17 @@ def test_a_process_that_dies_is_a_failure_and_is_replaced():
     assert judge.metrics()["restarts"] == 1
 
 
-def test_what_a_process_counted_before_it_died_stays_counted():
-    judge = Apart(Moody())
+def test_metrics_include_those_of_processes_that_died():
+    judge = Apart(ScriptedJudge())
     ask(judge, "a")
     ask(judge, "die")
     ask(judge, "b", "c")
     assert judge.metrics() == {"asked": 3, "restarts": 1}
 
 
-def test_a_judge_of_an_endpoint_works_apart_and_so_does_its_copy():
+def test_a_judge_that_asks_an_endpoint_runs_in_a_process_and_so_does_its_copy():
     with serving(says("Who knows?")) as (server, url):
-        judge = Apart(YesNo(OpenAIChat("straw", url), repeats=1))
+        judge = Apart(YesNo(OpenAIChat("fake", url), repeats=1))
         for one in (judge, pickle.loads(pickle.dumps(judge))):
             [failed] = ask(one, "a")
             with pytest.raises(JudgeError, match="no answer from 2 replies"):

@@ -1,11 +1,11 @@
-"""Every judge can be named in a configuration, with all that belongs to it."""
+"""Every judge, with its model, cache and parser, can be built from a configuration."""
 
 import pytest
 from jsonargparse import ArgumentParser
 
 import vagentrl_judges.cached
 import vagentrl_judges.relation_f1
-import vagentrl_judges.yes_no  # noqa: F401 (as the entry point does, for short names)
+import vagentrl_judges.yes_no  # noqa: F401 (registers short class names, as the entry point does)
 from vagentrl.chat import OpenAIChat
 from vagentrl.chat.endpoint import Prices
 from vagentrl.claims.judge import Judge
@@ -53,7 +53,7 @@ def built(text: str) -> Judge:
     return parser.instantiate(parser.parse_string(indented)).judge
 
 
-def test_a_judge_of_an_endpoint_is_built_with_its_cache_and_its_model():
+def test_a_judge_that_asks_an_endpoint_is_built_with_its_cache_and_its_model():
     judge = built(SERVED)
     assert isinstance(judge, Cached) and isinstance(judge.inner, Apart)
     assert isinstance(judge.inner.inner, YesNo)
@@ -63,7 +63,7 @@ def test_a_judge_of_an_endpoint_is_built_with_its_cache_and_its_model():
     assert model.extra_body == {"reasoning_effort": "low"}
 
 
-def test_a_judge_by_rules_is_built_with_its_parser():
+def test_a_rule_based_judge_is_built_with_its_parser():
     judge = built(RULES)
     assert isinstance(judge, RelationF1)
     assert isinstance(judge.parser, ModelParser)

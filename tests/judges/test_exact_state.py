@@ -29,14 +29,14 @@ def judge(text: str, representation: Representation, state: State = SOKOBAN) -> 
 
 @pytest.mark.parametrize("state", [SOKOBAN, LAKE])
 @pytest.mark.parametrize("representation", ["natural", "structured", "symbolic"])
-def test_the_truth_is_all_right(representation: Representation, state: State):
+def test_the_truth_scores_1(representation: Representation, state: State):
     assert judge(getattr(state, representation), representation, state) == Verdict(1.0)
 
 
 @pytest.mark.parametrize(
     ("claim", "score"),
     [
-        # spelled otherwise, things in another order
+        # other white space and another order
         ('{ "targets": [[2,2],[3,3]], "boxes": [[3,3],[3.0,2]], "player": [1, 2] }', 1),
         # one of three fields is wrong
         ('{"player":[2,1],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}', 2 / 3),
@@ -44,7 +44,7 @@ def test_the_truth_is_all_right(representation: Representation, state: State):
         ('{"player":[1,3],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}', 2 / 3),
         # one of two boxes: F1 = 2*1/(2+2)
         ('{"player":[1,2],"boxes":[[3,2],[4,4]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
-        # a box too many: F1 = 2*2/(3+2)
+        # one box too many: F1 = 2*2/(3+2)
         ('{"player":[1,2],"boxes":[[3,2],[3,3],[4,4]],"targets":[[3,3],[2,2]]}', 2.8 / 3),
         # one box said twice is one right box: F1 = 2*1/(2+2)
         ('{"player":[1,2],"boxes":[[3,2],[3,2]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
@@ -83,13 +83,13 @@ def test_true_is_not_one():
         ("9" * 5000, "not JSON"),
     ],
 )
-def test_what_cannot_be_read_scores_nothing_and_says_why(claim: str, reason: str):
+def test_a_claim_that_is_not_valid_json_scores_0_and_the_reason_says_why(claim: str, reason: str):
     verdict = judge(claim, "structured")
     assert verdict.score == 0
     assert reason in verdict.reason
 
 
-def test_a_claim_that_is_nested_too_deep_is_not_read():
+def test_a_claim_that_is_nested_too_deeply_scores_0():
     verdict = judge("[" * 600 + "]" * 600, "structured")
     assert verdict.score == 0 and verdict.reason.startswith("not JSON")
     assert judge('{"player":' + "[" * 600 + "]" * 600 + "}", "structured").score == 0
@@ -110,9 +110,9 @@ def test_an_environment_whose_state_is_not_json_fails_the_judge():
     [
         # white space around rows and between cells does not count
         ("  ######\n\n# _ P _ _ #\n#____#\n#_XO_#\n#____#\n######\n", 1),
-        # the player is elsewhere: of player, box, target and where the player is not, two are right
+        # The player is one cell off. Four cells count: both player cells, box and target; 2 right.
         ("######\n#__P_#\n#____#\n#_XO_#\n#____#\n######", 2 / 4),
-        # walls and floor alone: three things, none of them
+        # only walls and floor: three cells count, none is right
         ("######\n#____#\n#____#\n#____#\n#____#\n######", 0),
         # a wall where there is floor counts too: 3 of 4
         ("######\n#_P__#\n##___#\n#_XO_#\n#____#\n######", 3 / 4),
@@ -122,7 +122,9 @@ def test_an_environment_whose_state_is_not_json_fails_the_judge():
         ("", 0),
     ],
 )
-def test_symbolic_claims_are_compared_where_there_is_something(claim: str, score: float):
+def test_symbolic_claims_are_compared_cell_by_cell_except_for_shared_background(
+    claim: str, score: float
+):
     assert judge(claim, "symbolic").score == pytest.approx(score)
 
 
@@ -135,7 +137,7 @@ def test_symbolic_claims_are_compared_where_there_is_something(claim: str, score
             "column 2; the box is 2  below the player.",
             1,
         ),
-        # two of three, and a wrong one: F1 = 2*2/(3+3)
+        # two right of three, and one wrong: F1 = 2*2/(3+3)
         (
             "the player is at row 1, column 3; the box is 2 below the player; "
             "the target is 2 below and 1 to the right of the player",
@@ -143,7 +145,7 @@ def test_symbolic_claims_are_compared_where_there_is_something(claim: str, score
         ),
         # one of three: F1 = 2*1/(1+3)
         ("the box is 2 below the player", 1 / 2),
-        # saying everything earns little: F1 = 2*1/(5+3)
+        # listing all possibilities earns little: F1 = 2*1/(5+3)
         ("; ".join(f"the box is {n} below the player" for n in range(1, 6)), 1 / 4),
         ("all is well", 0),
         (";;", 0),
@@ -153,7 +155,7 @@ def test_natural_claims_are_compared_clause_by_clause(claim: str, score: float):
     assert judge(claim, "natural").score == pytest.approx(score)
 
 
-def test_holes_that_are_worded_alike_are_counted():
+def test_identical_clauses_are_counted_as_a_multiset():
     state = State("a hole is here; a hole is here; the goal is there", "", "")
     # 2 right of 2 said, of 3: F1 = 2*2/(2+3)
     assert judge("a hole is here; the goal is there", "natural", state).score == pytest.approx(0.8)
@@ -165,6 +167,6 @@ def test_the_background_is_part_of_the_judges_identity():
         ExactState("# ")
 
 
-def test_a_score_is_reported_with_what_is_wrong_in_json():
+def test_the_reason_of_a_structured_verdict_lists_the_wrong_fields():
     verdict = judge(json.dumps({"player": [1, 2], "boxes": [[9, 9]], "targets": []}), "structured")
     assert verdict.reason == "boxes: 1 said, 0 right of 2; targets: 0 said, 0 right of 2"

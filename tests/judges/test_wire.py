@@ -1,4 +1,4 @@
-"""vLLM's own server, on the CPU, with a tiny model: the wire is real, and the judge is a fool."""
+"""Chat models and judges against a real vLLM server on the CPU, with a tiny policy as the model."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ KEY = "sk-of-this-machine"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that wants a key, started as docs/judges.md says."""
+    """Start a server that requires a key, as in docs/judges.md, and return its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -65,7 +65,7 @@ def _wait(health: str, server: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.5)
 
 
-def test_a_reply_comes_back_with_its_tokens(url: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_reply_has_its_token_counts_and_its_cost(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     environment = Sokoban(observation="text")
     chat = OpenAIChat("tiny", url, prices=Prices(prompt=1.0, reply=2.0))
@@ -82,11 +82,11 @@ def test_a_reply_comes_back_with_its_tokens(url: str, monkeypatch: pytest.Monkey
     for reply, messages in zip(replies, (asked[1:], asked), strict=True):
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert reply.prompt_tokens == len(tokenizer.encode(text, add_special_tokens=False))
-        assert "<answer>" in reply.text  # what it has learned to say of a room
+        assert "<answer>" in reply.text  # the policy was trained to write this
         assert 0 < reply.reply_tokens <= 64
         assert reply.cost == pytest.approx((reply.prompt_tokens + 2 * reply.reply_tokens) / 1e6)
-    assert chat.spent.prompt_tokens == sum(reply.prompt_tokens for reply in replies)
-    assert (chat.spent.requests, chat.spent.unmetered) == (2, 0)
+    assert chat.usage.prompt_tokens == sum(reply.prompt_tokens for reply in replies)
+    assert (chat.usage.requests, chat.usage.unmetered) == (2, 0)
 
 
 def test_a_model_that_cannot_judge_gives_no_verdict(url: str, monkeypatch: pytest.MonkeyPatch):
@@ -106,7 +106,7 @@ def test_a_model_that_cannot_judge_gives_no_verdict(url: str, monkeypatch: pytes
         ({"extra_body": {"temperature": "hot"}}, r"400 .*temperature.*extra_body"),
     ],
 )
-def test_what_the_server_refuses_is_named(
+def test_a_refused_request_is_an_error_with_the_cause(
     settings: dict[str, Any], match: str, url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -114,4 +114,4 @@ def test_what_the_server_refuses_is_named(
     chat = OpenAIChat(**(given | settings))
     with pytest.raises(ChatError, match=match):
         asyncio.run(chat.complete("hello"))
-    assert chat.spent.requests == 1
+    assert chat.usage.requests == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests import toy
-from tests.telling import HONEST, Telling
+from tests.claims_toy import HONEST, ClaimsCountdown
 from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
@@ -345,7 +345,7 @@ def test_claims_stand_beside_the_state_before_and_after_the_reply():
         return f"<think>{claims}</think><answer>{action}</answer>"
 
     script = [said("four", "go"), said("4", "wait"), "what?"]
-    played = play_one(collector(script, Telling), seed=3, max_tokens=200)
+    played = play_one(collector(script, ClaimsCountdown), seed=3, max_tokens=200)
     first, second, malformed = played.turns[:3]
     seen, expected = first.claims
     assert (seen.kind, seen.text, seen.truth) == ("observation", "four", "3 are left")
@@ -357,7 +357,7 @@ def test_claims_stand_beside_the_state_before_and_after_the_reply():
 
 def test_a_reply_that_was_cut_off_makes_no_claim():
     whole = HONEST[0]
-    playing = collector([toy.encode_reply(whole)[:-1]], Telling)  # all but the end of turn
+    playing = collector([toy.encode_reply(whole)[:-1]], ClaimsCountdown)  # all but the end of turn
     turn = play_one(playing, seed=3, max_tokens=200).turns[0]
     assert turn.reply.observation_claim == "3 are left"
     assert (turn.finish, turn.claims) == ("length", ())

@@ -1,4 +1,4 @@
-"""Chat models: second models, asked in words, that judge or advise the agent."""
+"""Chat models: second models that judge or advise the agent, prompted with text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ChatModel", "ChatReply", "OpenAIChat"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is named: most runs ask no second model.
+    # Imported on first use, because most runs need no second model.
     if name != "OpenAIChat":
         raise AttributeError(f"module 'vagentrl.chat' has no attribute {name!r}")
     from vagentrl.chat.openai import OpenAIChat

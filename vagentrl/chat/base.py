@@ -1,4 +1,4 @@
-"""What a chat model is: a second model, spoken to in words, that judges or advises the agent."""
+"""The `ChatModel` interface: a second model, prompted with text, that judges or advises."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What a chat model said, and what it took.
+    """A reply of a chat model, with its token counts and cost.
 
     Attributes:
         text: The reply.
-        prompt_tokens: Tokens read.
-        reply_tokens: Tokens written.
-        cost: Price of both, in the currency that the model's prices were given in.
+        prompt_tokens: Number of tokens in the prompt.
+        reply_tokens: Number of tokens in the reply.
+        cost: Price of all tokens, in the currency of the model's prices.
     """
 
     text: str
@@ -25,25 +25,28 @@ class ChatReply:
 
 
 class ChatModel(ABC):
-    """Answers one prompt at a time, many at once."""
+    """Replies to prompts; many coroutines call `complete` concurrently."""
 
     @abstractmethod
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
-        """Answer a prompt.
+        """Reply to a prompt.
 
         Args:
-            prompt: What is asked.
-            system: What the model is told of its task.
-            max_tokens: Tokens that the reply may have.
+            prompt: The user message.
+            system: The system message; empty for none.
+            max_tokens: Maximum length of the reply in tokens.
 
         Raises:
-            ChatError: When there is no whole reply, after all retries.
+            ChatError: When there is no complete reply after all retries.
         """
 
     @abstractmethod
     def identity(self) -> str:
-        """What decides the replies, and so belongs in the key of a cache: never an API key."""
+        """Return a text with all settings that affect replies; it is part of a cache's key.
+
+        It must not contain an API key.
+        """
 
     def metrics(self) -> Mapping[str, float]:
-        """Counts and sums since the model was made: requests, retries, tokens, cost, seconds."""
+        """Return totals since the model was created: requests, retries, tokens, cost, seconds."""
         return {}

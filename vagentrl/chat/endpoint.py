@@ -1,4 +1,4 @@
-"""What it takes to ask an endpoint, whatever it speaks: key, address, prices, pace, accounts."""
+"""Parts of any endpoint client: key, URL, prices, rate limit and usage counts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vagentrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Prices:
-    """What a million tokens cost, in any currency.
+    """Prices per million tokens, in any currency.
 
     Args:
-        prompt: A million tokens read.
-        reply: A million tokens written.
+        prompt: Price of a million prompt tokens.
+        reply: Price of a million reply tokens.
     """
 
     prompt: float
@@ -32,19 +32,21 @@ class Prices:
 
 
 @dataclass
-class Spent:
-    """What a chat model has done and taken so far.
+class Usage:
+    """Totals of a chat model's requests since it was created.
 
     Attributes:
-        requests: Tries that were sent.
-        retries: Those of them that followed a failed one.
-        failures: Prompts that got no whole reply in the end.
-        prompt_tokens: Tokens read, as the server counts them; failed tries included if it tells.
-        reply_tokens: Tokens written.
-        unmetered: Replies of which the server did not tell the tokens.
+        requests: Requests sent, retries included.
+        retries: Requests that repeated a failed one.
+        failures: Prompts without a complete reply after all retries.
+        prompt_tokens: Prompt tokens as counted by the server, including those of failed requests
+            if the server reports them.
+        reply_tokens: Reply tokens as counted by the server.
+        unmetered: Replies for which the server did not report token counts.
         cost: Price of the tokens.
-        seconds: From the first try to the whole reply, summed over replies.
-        queued_s: Waited for a connection or for `requests_per_minute`, summed over prompts.
+        seconds: Time from the first request to the complete reply, summed over replies.
+        queued_s: Time spent waiting for a connection or for `requests_per_minute`, summed over
+            prompts.
     """
 
     requests: int = 0
@@ -58,20 +60,30 @@ class Spent:
     queued_s: float = 0.0
 
 
-class Clock:
-    """What a prompt has taken, without what it waited for its turn."""
+class PromptTimer:
+    """Counts a prompt's attempts and its time, without the time spent waiting for the rate limit.
+
+    Attributes:
+        began: Monotonic time at which the prompt got a connection.
+        waited: Seconds spent waiting for the rate limit.
+        attempts: Number of requests sent so far.
+    """
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.waited = 0.0
-        self.tries = 0
+        self.attempts = 0
 
-    def spent(self) -> float:
+    def elapsed(self) -> float:
         return time.monotonic() - self.began - self.waited
 
 
-class Pace:
-    """Lets requests go one after the other, from whichever thread they come."""
+class RateLimiter:
+    """Spaces requests evenly, across all threads.
+
+    Args:
+        per_minute: Requests per minute; None for no limit.
+    """
 
     def __init__(self, per_minute: float | None) -> None:
         self._interval_s = 60 / per_minute if per_minute else 0.0
@@ -79,7 +91,7 @@ class Pace:
         self._lock = threading.Lock()
 
     async def wait(self) -> float:
-        """Wait for one's turn; the seconds that it took."""
+        """Wait until the next request may be sent; return the seconds waited."""
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._free_at)
@@ -90,29 +102,30 @@ class Pace:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """What the server wants us to wait, in seconds; 0 when it does not say."""
-    said = headers.get("retry-after", "")
+    """Return the seconds of the ``Retry-After`` header (a number or a date); 0 without one."""
+    value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(said))
+        return max(0.0, float(value))
     except ValueError:
         pass
     try:
-        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return 0.0
 
 
 def read_key(variable: str | None) -> str:
-    """The API key, or nothing.
+    """Return the API key in an environment variable; empty if there is none.
 
     Raises:
-        ConfigError: When it cannot be sent; a library would show it in its own complaint.
+        ConfigError: When the key cannot be sent in a header. The HTTP library's own error would
+            show the key.
     """
     key = os.environ.get(variable, "").strip() if variable is not None else ""
     if not re.fullmatch(r"[!-~]*", key):
         raise ConfigError(
-            f"the environment variable {variable} holds {len(key)} characters, not all of them "
-            "printable ASCII without spaces; a key has no others"
+            f"the environment variable {variable} holds {len(key)} characters, and not all of them "
+            "are printable ASCII without spaces, as in a key; correct the variable"
         )
     return key
 
@@ -123,8 +136,8 @@ def check_key_variable(name: str | None) -> None:
         raise ConfigError(
             f"key_variable has {len(name or '')} characters and is not the name of an environment "
             "variable, so it may be a key and is not shown here. Set an environment variable to "
-            "the key, and key_variable to its name, such as OPENAI_API_KEY; and should this have "
-            "been a key, revoke it if the configuration was shared"
+            "the key, and key_variable to the variable's name, such as OPENAI_API_KEY. If this was "
+            "a key, revoke it if the configuration was shared"
         )
 
 
@@ -132,11 +145,11 @@ def check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None or parts.query:
         raise ConfigError(
-            f"url holds a user, a password or a query, which may be secret and is not shown here "
-            f"(host {parts.hostname}); give the plain address, and the key by key_variable"
+            f"url contains a user, a password or a query, which may be secret and is not shown "
+            f"here (host {parts.hostname}); give the plain URL, and the key with key_variable"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"url is {url!r}; give one such as http://127.0.0.1:8000/v1")
+        raise ConfigError(f"url is {url!r}; give a URL such as http://127.0.0.1:8000/v1")
 
 
 def check_positive(**limits: float) -> None:

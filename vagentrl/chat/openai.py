@@ -1,4 +1,4 @@
-"""Chat models behind an OpenAI-compatible endpoint: a hosted one, or a server of your own."""
+"""Chat models behind an OpenAI-compatible endpoint, hosted or on your own server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from vagentrl.chat import ChatModel, ChatReply
 from vagentrl.chat.endpoint import (
-    Clock,
-    Pace,
     Prices,
-    Spent,
+    PromptTimer,
+    RateLimiter,
+    Usage,
     check_key_variable,
     check_positive,
     check_url,
@@ -33,40 +33,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
-"""Between two tries, apart from what the server asks for: doubled each time, and some at random."""
+"""First and longest pause between two attempts; it doubles each time, with random jitter.
+
+The server's ``Retry-After`` is added to the pause.
+"""
 TRANSIENT = {408, 409, 425, 429}
-"""Statuses below 500 that may be gone at the next try."""
-FINAL = {"insufficient_quota", "billing_hard_limit_reached"}
-"""Codes of a 429 that no waiting helps against."""
+"""HTTP statuses below 500 after which a request is sent again."""
+QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached"}
+"""Error codes of a 429 that are permanent."""
 SHOWN = 300
-"""Characters of an answer that an error shows."""
+"""Number of characters of an answer that an error quotes."""
 
 
 class OpenAIChat(ChatModel):
     """Asks an OpenAI-compatible endpoint.
 
-    What may pass is tried again, with pauses that double and a ``Retry-After`` that is honoured:
-    no connection, a time-out, 408, 409, 425, 429, 5xx, an answer that is broken off, is not a chat
-    completion, or is empty. What would come back the same is not: other statuses, a used-up quota,
-    a refusal, a reply cut off at `max_tokens`.
+    Temporary failures are retried with exponential backoff, respecting ``Retry-After``: failed
+    connections, timeouts, statuses 408, 409, 425, 429 and 5xx, and answers that are incomplete,
+    empty, or not a chat completion. Permanent failures are not retried: other statuses, an
+    exhausted quota, a refusal, and a reply cut off at `max_tokens`.
 
-    The API key is read from the environment when it is needed and kept nowhere else.
+    The API key is read from the environment when it is needed, and is neither stored nor logged.
 
     Args:
-        model: The model, as the endpoint calls it.
-        url: The endpoint, ``/v1`` included.
-        key_variable: Name of the environment variable with the API key. It may be unset where the
-            server asks for none; None sends no key in any case.
-        temperature: Of the sampling; None leaves it to the endpoint (some models allow no other).
-        max_connections: Prompts that are being answered at a time.
-        requests_per_minute: Requests in a minute, retries included, evenly spaced; None sets no
-            limit. It holds for each process.
-        timeout_s: Seconds that a try may take, to the last byte.
-        patience_s: Seconds that a prompt may take with all its tries and the pauses between
-            them; waiting for a connection or for `requests_per_minute` does not count.
-        retries: Tries after the first one.
-        prices: What tokens cost; None counts no cost.
-        extra_body: More fields of the request, such as ``{reasoning_effort: low}``.
+        model: The model's name at the endpoint.
+        url: The endpoint's URL, ``/v1`` included.
+        key_variable: Name of the environment variable with the API key. The variable may be unset
+            if the server needs no key; None never sends a key.
+        temperature: Sampling temperature; None for the endpoint's default (some models allow no
+            other value).
+        max_connections: Maximum number of prompts in progress.
+        requests_per_minute: Maximum number of requests per minute and process, retries included,
+            evenly spaced; None for no limit.
+        timeout_s: Seconds until an attempt must be complete.
+        patience_s: Seconds until a prompt's attempts, pauses included, must be complete. Time spent
+            waiting for a connection or for `requests_per_minute` does not count.
+        retries: Maximum number of attempts after the first one.
+        prices: Prices of tokens; None to count no cost.
+        extra_body: Additional fields of the request, such as ``{reasoning_effort: low}``.
     """
 
     def __init__(
@@ -109,28 +113,28 @@ class OpenAIChat(ChatModel):
         self.retries = retries
         self.prices = prices
         self.extra_body = extra_body or {}
-        self.spent = Spent()
-        self._begin()
+        self.usage = Usage()
+        self._init_connections()
 
-    def _begin(self) -> None:
-        self._pace = Pace(self.requests_per_minute)
+    def _init_connections(self) -> None:
+        self._rate_limiter = RateLimiter(self.requests_per_minute)
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what belongs to this process, its event loops and its key."""
-        live = {"_pace", "_sessions"}
+        """Leave out the connections and the key, which belong to this process."""
+        live = {"_rate_limiter", "_sessions"}
         return {name: value for name, value in vars(self).items() if name not in live}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._begin()
+        self._init_connections()
 
     def identity(self) -> str:
         body = json.dumps(self.extra_body, sort_keys=True)
         return f"OpenAIChat {self.model} at {self.url}, temperature {self.temperature}, {body}"
 
     def metrics(self) -> Mapping[str, float]:
-        return asdict(self.spent)
+        return asdict(self.usage)
 
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
         messages = [{"role": "system", "content": system}] if system else []
@@ -145,37 +149,39 @@ class OpenAIChat(ChatModel):
         body |= self.extra_body
         session = await self._session()
         arrived = time.monotonic()
-        async with session.places:
-            clock = Clock()
-            self.spent.queued_s += clock.began - arrived
+        async with session.slots:
+            timer = PromptTimer()
+            self.usage.queued_s += timer.began - arrived
             try:
-                return await self._persist(session, body, clock)
-            except _Problem as error:
-                problem = error  # raised outside: what led to it may hold the key
-        self.spent.failures += 1
+                return await self._complete_with_retries(session, body, timer)
+            except _AttemptFailed as error:
+                # ChatError is raised outside: the chained exceptions could contain the key.
+                failed = error
+        self.usage.failures += 1
         raise ChatError(
-            f"{self.model} at {self.url}: {problem} (tries: {clock.tries}, in "
-            f"{clock.spent():.1f} s). {problem.remedy}"
+            f"{self.model} at {self.url}: {failed} (attempts: {timer.attempts}, in "
+            f"{timer.elapsed():.1f} s). {failed.remedy}"
         )
 
-    # --------------------------------------------------------------------------------- tries
+    # ------------------------------------------------------------------------------- attempts
 
-    async def _persist(self, session: _Session, body: dict[str, Any], clock: Clock) -> ChatReply:
-        """Try until there is a reply, or no point in going on."""
-        async for attempt in self._retrying(clock):
+    async def _complete_with_retries(
+        self, session: _Session, body: dict[str, Any], timer: PromptTimer
+    ) -> ChatReply:
+        async for attempt in self._retrying(timer):
             with attempt:
-                waited = await self._pace.wait()
-                clock.waited += waited
-                self.spent.queued_s += waited
-                clock.tries += 1
-                self.spent.requests += 1
-                answer = await self._send(session, body, self.patience_s - clock.spent())
+                waited = await self._rate_limiter.wait()
+                timer.waited += waited
+                self.usage.queued_s += waited
+                timer.attempts += 1
+                self.usage.requests += 1
+                answer = await self._send(session, body, self.patience_s - timer.elapsed())
                 reply = self._reply(answer, session)
-                self.spent.seconds += clock.spent()
+                self.usage.seconds += timer.elapsed()
                 return reply
         raise AssertionError("tenacity returns or raises")
 
-    def _retrying(self, clock: Clock) -> AsyncRetrying:
+    def _retrying(self, timer: PromptTimer) -> AsyncRetrying:
         from tenacity import AsyncRetrying, retry_if_exception, wait_exponential_jitter
 
         backoff = wait_exponential_jitter(
@@ -184,38 +190,41 @@ class OpenAIChat(ChatModel):
 
         def pause(state: RetryCallState) -> float:
             assert state.outcome is not None
-            problem = state.outcome.exception()
-            return backoff(state) + (problem.pause_s if isinstance(problem, _Problem) else 0)
+            error = state.outcome.exception()
+            return backoff(state) + (error.pause_s if isinstance(error, _AttemptFailed) else 0)
 
-        def enough(state: RetryCallState) -> bool:
-            out_of_patience = clock.spent() + state.upcoming_sleep >= self.patience_s
+        def give_up(state: RetryCallState) -> bool:
+            out_of_patience = timer.elapsed() + state.upcoming_sleep >= self.patience_s
             return state.attempt_number > self.retries or out_of_patience
 
         def count(state: RetryCallState) -> None:
             assert state.outcome is not None
-            self.spent.retries += 1
+            self.usage.retries += 1
             log.debug("%s at %s: %s", self.model, self.url, state.outcome.exception())
 
+        def is_transient(error: BaseException) -> bool:
+            return isinstance(error, _AttemptFailed) and error.transient
+
         return AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, _Problem) and error.passes),
-            stop=enough,
+            retry=retry_if_exception(is_transient),
+            stop=give_up,
             wait=pause,
             before_sleep=count,
             reraise=True,
         )
 
     async def _send(self, session: _Session, body: dict[str, Any], left_s: float) -> str:
-        """The body of the answer.
+        """Send a request and return the body of the answer.
 
         Raises:
-            _Problem: When there is none.
+            _AttemptFailed: When there is no answer, or its status is an error.
         """
         from openai import APIConnectionError, APIStatusError
 
         limit = min(self.timeout_s, left_s)
         try:
             async with asyncio.timeout(limit):
-                # the answer as it came: it is read below, and strictly
+                # As plain text: `_reply` parses it more strictly than the library would.
                 return await session.client.post(
                     "/chat/completions",
                     body=body,
@@ -223,48 +232,48 @@ class OpenAIChat(ChatModel):
                     options={"headers": session.headers},
                 )
         except TimeoutError:
-            raise _Problem(
-                f"no whole answer within {limit:.3g} s",
+            raise _AttemptFailed(
+                f"no complete answer within {limit:.3g} s",
                 "The server is too slow or overloaded: lower max_connections, or raise timeout_s "
                 "and patience_s",
             ) from None
         except APIStatusError as error:
-            raise self._refused(error, session) from None
+            raise self._status_failure(error, session) from None
         except APIConnectionError as error:
             cause = error.__cause__ or error
-            raise _Problem(
+            raise _AttemptFailed(
                 f"the connection failed: {session.shown(f'{type(cause).__name__}: {cause}')}",
                 "Is the server running, and is url right?",
             ) from None
 
-    def _refused(self, error: APIStatusError, session: _Session) -> _Problem:
+    def _status_failure(self, error: APIStatusError, session: _Session) -> _AttemptFailed:
         status = error.status_code
         what = f"{status} {session.shown(error.response.text)}"
         if status in (401, 403):
-            return _Problem(what, self._about_the_key(session), passes=False)
-        if error.code in FINAL:
-            return _Problem(what, "The account's quota is used up", passes=False)
+            return _AttemptFailed(what, self._key_remedy(session), transient=False)
+        if error.code in QUOTA_CODES:
+            return _AttemptFailed(what, "The account's quota is used up", transient=False)
         if status < 500 and status not in TRANSIENT:
-            return _Problem(what, "Check url, model and extra_body", passes=False)
+            return _AttemptFailed(what, "Check url, model and extra_body", transient=False)
         remedy = "See the server's log"
         if status == 429:
             remedy = "Lower max_connections or requests_per_minute, or raise retries and patience_s"
         pause_s = retry_after(error.response.headers)
         if pause_s:
             what += f" (asks to wait {pause_s:.3g} s)"
-        return _Problem(what, remedy, pause_s=pause_s)
+        return _AttemptFailed(what, remedy, pause_s=pause_s)
 
-    def _about_the_key(self, session: _Session) -> str:
+    def _key_remedy(self, session: _Session) -> str:
         if self.key_variable is None:
             return "key_variable is null, so no key was sent"
         state = "is set" if session.key else "is not set"
         return f"The key is read from the environment variable {self.key_variable}, which {state}"
 
     def _reply(self, answer: str, session: _Session) -> ChatReply:
-        """The reply in an answer.
+        """Read the reply from the body of an answer.
 
         Raises:
-            _Problem: When there is no whole one.
+            _AttemptFailed: When there is no complete reply.
         """
         try:
             completion = json.loads(answer)
@@ -272,67 +281,66 @@ class OpenAIChat(ChatModel):
             message, finish = choice["message"], choice["finish_reason"]
             text, refusal = message["content"], message.get("refusal")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise _Problem(
+            raise _AttemptFailed(
                 f"the answer is not a chat completion: {session.shown(answer)!r}",
-                "Is url that of the API, /v1 included?",
+                "Is url the API's, /v1 included?",
             ) from None
-        prompt_tokens, reply_tokens = self._meter(completion)
+        prompt_tokens, reply_tokens = self._count_tokens(completion)
         if finish == "length":
-            raise _Problem(
+            raise _AttemptFailed(
                 f"the reply was cut off at max_tokens: {session.shown(str(text))!r}",
-                "Raise max_tokens of what asks, or let the model reason less",
-                passes=False,
+                "Raise max_tokens of the judge or hint model, or let the model reason less",
+                transient=False,
             )
         if finish == "content_filter" or refusal:
             reason = session.shown(str(refusal or finish))
-            remedy = "Reword the prompt, or take another model"
-            raise _Problem(f"the model refused: {reason}", remedy, passes=False)
+            remedy = "Reword the prompt, or use another model"
+            raise _AttemptFailed(f"the model refused: {reason}", remedy, transient=False)
         if not isinstance(text, str) or not text.strip():
-            raise _Problem(
+            raise _AttemptFailed(
                 f"the reply is empty (finish_reason {session.shown(str(finish))!r})",
                 "Does the model have a chat template?",
             )
         cost = self.prices.of(prompt_tokens, reply_tokens) if self.prices else 0.0
-        text = text.encode(errors="replace").decode()  # JSON can hold half a surrogate pair
+        text = text.encode(errors="replace").decode()  # JSON may contain a lone surrogate
         return ChatReply(session.without_key(text), prompt_tokens, reply_tokens, cost)
 
-    def _meter(self, completion: dict[str, Any]) -> tuple[int, int]:
-        """Count the tokens of an answer, whatever becomes of it."""
+    def _count_tokens(self, completion: dict[str, Any]) -> tuple[int, int]:
+        """Add an answer's tokens to the usage, even if its reply will be rejected."""
         usage = completion.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt, reply = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if not isinstance(prompt, int) or not isinstance(reply, int):
-            self.spent.unmetered += 1
+            self.usage.unmetered += 1
             return 0, 0
-        self.spent.prompt_tokens += prompt
-        self.spent.reply_tokens += reply
+        self.usage.prompt_tokens += prompt
+        self.usage.reply_tokens += reply
         if self.prices is not None:
-            self.spent.cost += self.prices.of(prompt, reply)
+            self.usage.cost += self.prices.of(prompt, reply)
         return prompt, reply
 
     # ------------------------------------------------------------------------------ connections
 
     async def _session(self) -> _Session:
-        """The connections of the running event loop: they cannot be used from another."""
+        """Return the running event loop's session; connections cannot be shared between loops."""
         loop = asyncio.get_running_loop()
         if loop not in self._sessions:
             alive = {one: kept for one, kept in self._sessions.items() if not one.is_closed()}
             session = _Session(self)
             self._sessions = alive | {loop: session}
-            await anext(session.life)
+            await anext(session.closer)
         return self._sessions[loop]
 
 
 class _Session:
-    """What belongs to one event loop.
+    """The connections of one event loop.
 
     Attributes:
-        client: Holds the connections.
-        places: As many as there may be connections.
-        key: The API key, or nothing.
-        headers: Of every request.
-        life: Suspended as long as the loop runs; the loop's end resumes it, and it closes the
-            connections.
+        client: The client, which holds the connections.
+        slots: Semaphore that limits the number of connections.
+        key: The API key; empty for none.
+        headers: Headers of every request.
+        closer: Generator that closes the connections when the event loop shuts down.
     """
 
     def __init__(self, chat: OpenAIChat) -> None:
@@ -342,38 +350,38 @@ class _Session:
         self.client = AsyncOpenAI(
             base_url=chat.url,
             api_key=self.key or "none",
-            timeout=None,  # asyncio's also ends an answer that drips
-            max_retries=0,  # tenacity's are counted, and know more of what is worth one
+            timeout=None,  # `_send` limits the whole answer, not only the gaps between its bytes
+            max_retries=0,  # `_retrying` decides about retries and counts them
         )
         self.headers = {} if self.key else {"Authorization": Omit()}
-        self.places = asyncio.Semaphore(chat.max_connections)
-        self.life = close_at_the_end(self.client.close)
+        self.slots = asyncio.Semaphore(chat.max_connections)
+        self.closer = close_at_the_end(self.client.close)
 
     def without_key(self, text: str) -> str:
-        """A text of the server's, which knows the key and may repeat it."""
+        """Remove the key from a text of the server, which might repeat it."""
         return text.replace(self.key, "[key]") if self.key else text
 
     def shown(self, text: str) -> str:
-        """The start of a text, on one line and without the key."""
+        """Return the start of a text for an error message, on one line and without the key."""
         safe = " ".join(self.without_key(text).split())
         return safe if len(safe) <= SHOWN else f"{safe[:SHOWN]}…"
 
 
-class _Problem(Exception):
-    """Why a try gave no reply.
+class _AttemptFailed(Exception):
+    """An attempt gave no complete reply.
 
     Attributes:
-        remedy: What to do about it.
-        passes: Whether another try may go better.
-        pause_s: What the server wants us to wait.
+        remedy: Advice for the user.
+        transient: Whether another attempt may succeed.
+        pause_s: Seconds that the server asks to wait before it.
     """
 
     def __init__(
-        self, what: str, remedy: str, *, passes: bool = True, pause_s: float = 0.0
+        self, what: str, remedy: str, *, transient: bool = True, pause_s: float = 0.0
     ) -> None:
         super().__init__(what)
         self.remedy = remedy
-        self.passes = passes
+        self.transient = transient
         self.pause_s = pause_s
 
 

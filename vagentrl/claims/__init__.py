@@ -1,4 +1,4 @@
-"""Around a judge: what is asked, when, and what keeps an agent from fooling it."""
+"""Claims about the state: judges that score them, and defences against reward hacking."""
 
 from vagentrl.claims.audit import Audit
 from vagentrl.claims.claim_filters import (

@@ -1,4 +1,4 @@
-"""A second opinion on some verdicts."""
+"""A second judge for a sample of the claims."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from vagentrl.errors import ConfigError
 
 
 class Audit:
-    """Has a sample of the claims judged a second time, by another judge.
+    """Sends a sample of the claims to a second judge.
 
-    It changes no reward by itself: a disagreement is counted and logged, and `TemplatePenalty`
-    believes the second judge. Which claims are sampled depends on nothing but what they say.
+    The audit itself changes no reward: disagreements are counted and logged, and
+    `TemplatePenalty` uses the second judge's scores. Whether a claim is sampled depends only on
+    the claim's content.
 
     Args:
-        judge: The second judge: one that is slower, dearer or stricter, and fooled by other things.
-        share: Share of the claims that it judges too.
-        tolerance: How far apart two scores may be without a disagreement.
+        judge: The second judge; a slower, more expensive or stricter one that fails in other ways
+            than the first.
+        share: Fraction of the claims to sample.
+        tolerance: Largest difference of the two scores that is not a disagreement.
     """
 
     def __init__(self, judge: Judge, share: float = 0.05, tolerance: float = 0.25) -> None:
         if not 0 < share <= 1:
-            raise ConfigError(f"Audit.share is {share}; give a share above 0, up to 1")
+            raise ConfigError(f"Audit.share is {share}; give a number above 0, up to 1")
         if not 0 <= tolerance < 1:
             raise ConfigError(
-                f"Audit.tolerance is {tolerance}; scores lie between 0 and 1, so give 0 up to "
-                "below 1"
+                f"Audit.tolerance is {tolerance}; scores lie between 0 and 1, so give a number "
+                "from 0 to below 1"
             )
         self.judge = judge
         self.share = share
         self.tolerance = tolerance
 
     def samples(self, claim: Claim) -> bool:
-        """Whether this claim is judged twice."""
+        """Whether the second judge gets this claim."""
         return sampled(self.share, "audit", claim)
 
     def disagrees(self, judgement: Judgement) -> bool:
-        """Whether both judges spoke, and their scores are too far apart."""
+        """Whether both judges gave a verdict and their scores differ by more than the tolerance."""
         first, second = judgement.verdict, judgement.second
         if first is None or second is None:
             return False

@@ -1,4 +1,4 @@
-"""An event loop beside everything else."""
+"""An event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SWITCH_S = 0.0002
-"""How long a thread may keep the interpreter from another that wants it.
+"""Python's thread switch interval while a background loop is open, in seconds.
 
-The sampling thread wants it after every operation of torch's, and with Python's 5 ms it waits each
-time until judging has nothing more to do: judging then costs twice what it takes.
+The sampling thread needs the interpreter lock again after every torch operation. With Python's
+default of 5 ms it would usually wait until the judging thread is idle, which doubles the time that
+judging takes from sampling.
 """
 
 
 class BackgroundLoop:
-    """Runs coroutines in an event loop of its own, in a daemon thread.
+    """Runs coroutines in its own event loop in a daemon thread.
 
-    Connections that they open live as long as the loop, from one iteration to the next.
+    The loop, and the connections that its coroutines open, stay open between iterations.
     """
 
     def __init__(self) -> None:
@@ -33,11 +34,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin; from any thread."""
+        """Start a coroutine. May be called from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Cancel what is not done, and end the thread."""
+        """Cancel unfinished coroutines and end the thread."""
         self.submit(_cancel_all()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

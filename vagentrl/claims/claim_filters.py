@@ -1,4 +1,4 @@
-"""Rules that a claim must pass before a judge sees it: cheap, and not to be talked round."""
+"""Rules that a claim must pass before it is judged; unlike a model, they cannot be persuaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vagentrl.types import Claim
 
 _CLAUSE_END = re.compile(r"[;\n]|\.(?=\s|$)")
 _WORD = re.compile(r"\w+")
-_PLACED = re.compile(
+_PLACEMENT = re.compile(
     r"(?:there is (?P<that>.+?) (?=at |in |on |\()|(?P<what>.+?) is )(?P<where>.+)"
 )
 _THING = re.compile(r"(?:the |an? |one |another )?(?P<kind>.+?)(?P<number> #?\d+)?")
@@ -27,32 +27,33 @@ _ORIGIN = re.compile(r"(?:of|above|below|over|under|from) (?:the |an? )?(\w+(?: 
 
 
 class ClaimFilter(ABC):
-    """Finds what is wrong with a claim without judging it; a claim with a problem scores 0."""
+    """A rule for claims; a claim that breaks it scores 0 without being judged."""
 
     @abstractmethod
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        """What is wrong; None when nothing is.
+        """Describe how the claim breaks the rule; None if it does not.
 
         Args:
             claim: One of the claims of a turn.
-            claims: All of them.
-            system_prompt: What the agent was told.
+            claims: All claims of the turn.
+            system_prompt: The agent's system prompt.
         """
 
 
 class Length(ClaimFilter):
-    """Refuses what is too short to say anything, or so long that it may say everything.
+    """Rejects claims that are too short to be meaningful, or much longer than the truth.
 
     Args:
-        shortest: Fewest characters, white space left out.
-        longest: Most characters, white space left out, as a multiple of the truth's.
+        shortest: Minimum number of characters, white space not counted.
+        longest: Maximum number of characters as a multiple of the truth's, white space not
+            counted.
     """
 
     def __init__(self, shortest: int = 3, longest: float = 4.0) -> None:
         if shortest < 0 or longest < 1:
             raise ConfigError(
-                f"Length.shortest is {shortest} and longest {longest}; give 0 or more characters, "
-                "and at least once the truth's length"
+                f"Length.shortest is {shortest} and longest is {longest}; shortest must be 0 or "
+                "more, and longest, a multiple of the truth's length, 1 or more"
             )
         self.shortest = shortest
         self.longest = longest
@@ -61,17 +62,17 @@ class Length(ClaimFilter):
         length = len("".join(claim.text.split()))
         most = self.longest * max(len("".join(claim.truth.split())), self.shortest)
         if length < self.shortest:
-            return f"{length} characters, at least {self.shortest} are wanted"
+            return f"{length} characters, at least {self.shortest} are required"
         if length > most:
             return f"{length} characters, at most {most:.0f} are allowed"
         return None
 
 
 class Repetition(ClaimFilter):
-    """Refuses a natural claim that says one clause more often than the truth does.
+    """Rejects a natural-language claim that repeats a clause more often than the truth does.
 
     Args:
-        most: How much more often.
+        most: Number of additional repetitions that are allowed.
     """
 
     def __init__(self, most: int = 1) -> None:
@@ -80,26 +81,28 @@ class Repetition(ClaimFilter):
         self.most = most
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        if claim.representation != "natural":  # rows of a grid are much alike
+        if claim.representation != "natural":  # the rows of a grid may well repeat
             return None
         true = Counter(_clauses(claim.truth))
         for clause, count in Counter(_clauses(claim.text)).items():
             if count > max(true[clause], 1) + self.most:
-                return f"says {count} times {clause[:60]!r}"
+                return f"says {clause[:60]!r} {count} times"
         return None
 
 
 class CopiedPrompt(ClaimFilter):
-    """Refuses a claim that repeats what the agent was told instead of what it sees.
+    """Rejects a claim that copies text from the system prompt.
 
     Args:
-        words: Consecutive words of the system prompt, not all in the truth's order too, that make
-            a copy. A shorter claim is one if the prompt holds it from start to end.
+        words: Number of consecutive words that count as a copy if the system prompt contains them
+            and the truth does not. A shorter claim is a copy if the prompt contains all of it.
     """
 
     def __init__(self, words: int = 12) -> None:
         if words < 2:
-            raise ConfigError(f"CopiedPrompt.words is {words}; one word is no copy, give 2 or more")
+            raise ConfigError(
+                f"CopiedPrompt.words is {words}; a single word is not a copy: give 2 or more"
+            )
         self.words = words
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
@@ -114,25 +117,26 @@ class CopiedPrompt(ClaimFilter):
 
 
 class Contradiction(ClaimFilter):
-    """Refuses a claim that says two things of which one must be wrong.
+    """Rejects a claim that contradicts itself.
 
-    That is a natural one that gives more places to things of one kind than the truth has things of
-    it, or two to one with a number; or a structured one that names a field twice. Places are
-    compared with their like: cells with cells, and distances with those from the same thing.
+    A natural-language claim contradicts itself if it gives more places to objects of one kind than
+    the truth has such objects, or two places to one numbered object ("box 1"). Only comparable
+    places are counted together: cells with cells, and distances with distances from the same
+    object. A structured claim contradicts itself if it names a field twice.
     """
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
         match claim.representation:
             case "natural":
-                return _one_too_many(claim.text, claim.truth)
+                return _too_many_places(claim.text, claim.truth)
             case "structured":
-                return _named_twice(claim.text)
+                return _duplicate_field(claim.text)
             case _:
                 return None
 
 
 class Unchanged(ClaimFilter):
-    """Refuses a prediction that repeats the observation where the state did change."""
+    """Rejects a prediction that repeats the observation although the state changed."""
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
         if claim.kind != "prediction":
@@ -143,7 +147,7 @@ class Unchanged(ClaimFilter):
                 and other.text.casefold().split() == claim.text.casefold().split()
                 and other.truth != claim.truth
             ):
-                return "the prediction is the observation, but the state changed"
+                return "the prediction repeats the observation, but the state changed"
         return None
 
 
@@ -156,34 +160,38 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _placed(text: str) -> Iterator[tuple[str, str, str]]:
-    """What is said to be where, in clauses such as "box 1 is 2 below the player": the kind of
-    thing, its number or nothing, and where."""
+def _placements(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (kind, number, place) for each clause such as "box 1 is 2 below the player".
+
+    The number is empty if the object has none.
+    """
     for clause in dict.fromkeys(_clauses(text)):
-        found = _PLACED.match(clause)
+        found = _PLACEMENT.match(clause)
         thing = _THING.fullmatch(found["that"] or found["what"]) if found else None
         if found and thing and thing["kind"] not in _PRONOUNS and " not " not in f" {clause} ":
             yield thing["kind"], thing["number"] or "", found["where"]
 
 
-def _one_too_many(text: str, truth: str) -> str | None:
-    """Which thing is said to be in more places than there are such things."""
-    there = Counter(kind for kind, _, _ in _placed(truth))
+def _too_many_places(text: str, truth: str) -> str | None:
+    """Describe the first object that the text puts in more places than there are such objects."""
+    existing = Counter(kind for kind, _, _ in _placements(truth))
     places: dict[tuple[str, Hashable], set[int | tuple[int, ...]]] = defaultdict(set)
-    for kind, number, where in _placed(text):
-        allowed = {kind: max(there[kind], 1)} | ({kind + number: 1} if number else {})
-        for origin, place in _readings(where):
+    for kind, number, where in _placements(text):
+        allowed = {kind: max(existing[kind], 1)} | ({kind + number: 1} if number else {})
+        for origin, place in _coordinates(where):
             for what, most in allowed.items():
                 found = places[what, origin]
                 found.add(place)
                 if len(found) > most:
-                    return f"says of {what[:40]!r} that it is in {len(found)} places"
+                    return f"puts {what[:40]!r} in {len(found)} places"
     return None
 
 
-def _readings(where: str) -> Iterator[tuple[Hashable, int | tuple[int, ...]]]:
-    """What a place is counted from, and the place: the first one, for a clause may go on to another
-    thing."""
+def _coordinates(where: str) -> Iterator[tuple[Hashable, int | tuple[int, ...]]]:
+    """Yield (origin, coordinates) of the first place in a text.
+
+    Only the first place counts, because the clause may go on to describe another object.
+    """
     cell = _CELL.search(where)
     if cell:
         yield "cell", (int(cell[1] or cell[3]), int(cell[2] or cell[4]))
@@ -197,7 +205,7 @@ def _readings(where: str) -> Iterator[tuple[Hashable, int | tuple[int, ...]]]:
             yield (axis, origin[1]), int(found[1]) * (-1 if found[2] else 1)
 
 
-def _named_twice(text: str) -> str | None:
+def _duplicate_field(text: str) -> str | None:
     twice: list[str] = []
 
     def fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -207,5 +215,5 @@ def _named_twice(text: str) -> str | None:
     try:
         json.loads(text, object_pairs_hook=fields)
     except (ValueError, RecursionError):
-        return None  # no JSON is for the judge to say
+        return None  # the judge scores claims that are not JSON
     return f"names {twice[0][:40]!r} twice" if twice else None

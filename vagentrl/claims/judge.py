@@ -1,4 +1,4 @@
-"""What a judge is: it says how right an agent's claim about the state is."""
+"""The `Judge` interface: scores an agent's claim about the state."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ __all__ = ["Claim", "ClaimKind", "Judge", "Verdict"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How right a claim is.
+    """A judge's score of a claim.
 
     Attributes:
         score: From 0 (all wrong) to 1 (all right).
-        reason: What was right or wrong with it, for the log.
+        reason: Explanation of the score, for the log.
     """
 
     score: float
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.score <= 1:  # also when it is nan
-            raise JudgeError(f"a verdict's score is {self.score}; a judge gives one from 0 to 1")
+        if not 0 <= self.score <= 1:  # also rejects nan
+            raise JudgeError(f"a verdict's score is {self.score}; scores must be from 0 to 1")
 
 
 class Judge(ABC):
-    """Scores claims; many at once."""
+    """Scores claims; many coroutines call `judge` concurrently."""
 
     @abstractmethod
     async def judge(self, claim: Claim) -> Verdict:
         """Judge a claim.
 
         Raises:
-            JudgeError: When there is no verdict; that is never a score of 0.
+            JudgeError: When the judge fails. A failure is never reported as a score of 0.
         """
 
     def identity(self) -> str:
-        """What decides the verdicts, and so belongs in the key of a cache."""
+        """Return a text with all settings that affect verdicts; it is part of a cache's key."""
         return type(self).__name__
 
     def metrics(self) -> Mapping[str, float]:
-        """Counts and sums since the judge was made."""
+        """Return counts and sums since the judge was created."""
         return {}

@@ -1,4 +1,4 @@
-"""What came of a claim."""
+"""The result of judging a claim."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from vagentrl.types import Claim
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a claim.
+    """A claim and the result of judging it.
 
     Attributes:
         claim: The claim.
-        verdict: The judge's, or that of the filter which kept the claim from it; None when the
+        verdict: The verdict of the judge, or of the filter that rejected the claim; None if the
             judge failed.
-        filtered: Whether a filter spoke, and no judge.
-        failure: Why there is no verdict.
-        second: The verdict of the judge that audits; None without one.
-        penalty: What is taken off the score before it is rewarded.
+        filtered: Whether a filter rejected the claim, so that no judge saw it.
+        failure: Error message if there is no verdict.
+        second: Verdict of the auditing judge; None if the claim was not audited.
+        penalty: Amount subtracted from the score before it is rewarded.
     """
 
     claim: Claim
@@ -32,7 +32,7 @@ class Judgement:
 
 
 def sampled(share: float, purpose: str, claim: Claim) -> bool:
-    """Whether a claim is in a sample: decided by what it says, so the same in every run."""
+    """Whether a claim is in a sample; this depends only on its content, so runs agree."""
     written = repr((purpose, claim.kind, claim.text, claim.truth)).encode()
     digest = hashlib.blake2b(written, digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64

@@ -1,4 +1,4 @@
-"""What was claimed, what was true, and what came of it, line by line."""
+"""A log file of claims, true states and verdicts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from vagentrl.errors import ConfigError
 
 
 class JudgementLog:
-    """Writes judgements to ``judgements.jsonl`` in the run's folder, one JSON object a line.
+    """Writes judgements to ``judgements.jsonl`` in the run's folder, one JSON object per line.
 
-    Failures, filtered and penalised claims and what two judges differ on are written always.
+    Failures, filtered claims, penalised claims and disagreements of two judges are always written.
 
     Args:
-        share: Share of all others that is written.
+        share: Fraction of the other judgements that is written.
     """
 
     def __init__(self, share: float = 0.05) -> None:
         if not 0 <= share <= 1:
-            raise ConfigError(f"JudgementLog.share is {share}; give a share from 0 to 1")
+            raise ConfigError(f"JudgementLog.share is {share}; give a number from 0 to 1")
         self.share = share
 
     def write(
@@ -33,14 +33,14 @@ class JudgementLog:
         """Append to the log.
 
         Args:
-            folder: The run's.
-            origin: What is written with each line: where the claims come from.
-            judgements: Each with whether its two judges differ.
+            folder: The run's folder.
+            origin: Fields added to each line, which say where the claims come from.
+            judgements: Pairs of a judgement and whether its two judges disagree.
         """
         lines = [
             json.dumps(origin | _record(judgement, differs), ensure_ascii=False)
             for judgement, differs in judgements
-            if differs or _is_odd(judgement) or sampled(self.share, "log", judgement.claim)
+            if differs or _is_notable(judgement) or sampled(self.share, "log", judgement.claim)
         ]
         if lines:
             folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ class JudgementLog:
                 file.write("\n".join(lines) + "\n")
 
 
-def _is_odd(judgement: Judgement) -> bool:
+def _is_notable(judgement: Judgement) -> bool:
     return judgement.filtered or judgement.failure is not None or judgement.penalty > 0
 
 

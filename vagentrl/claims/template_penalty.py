@@ -1,4 +1,4 @@
-"""Against saying the same whatever there is to see."""
+"""A penalty for descriptions that are repeated regardless of the state."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from vagentrl.errors import ConfigError
 from vagentrl.types import Claim
 
 LEAST_AUDITED = 5
-"""Second verdicts from which on they, and not the first ones, say how right a template is."""
+"""Number of second verdicts on a template from which on the first judge's scores are ignored."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
-Entry = tuple[str, float, bool]  # template, score, whether the second judge gave it
+Entry = tuple[str, float, bool]  # template, score, whether the score is the second judge's
 
 
 class TemplatePenalty:
-    """Penalises descriptions that are frequent and bad.
+    """Penalises claims whose text is frequent and usually wrong.
 
-    A claim's template is its text in lower case with single spaces (and, if so set, with every
-    number as ``#``). Of each kind of claim the last `window` ones are remembered with their scores.
-    The `top` most frequent templates, as far as each makes up `least_share` of the window, are bad
-    when their mean score is below `below`; every claim with a bad template loses `penalty`. Where
-    the second judge of an `Audit` has spoken on a template often enough, its scores count and not
-    the first one's: a judge that is fooled does not notice it itself.
+    A claim's template is its text in lower case with single spaces (and with every number replaced
+    by ``#`` if `ignore_numbers` is set). The last `window` claims of each kind are remembered with
+    their scores. A template is bad if it is among the `top` most frequent ones, makes up at least
+    `least_share` of the window and has a mean score below `below`. Every claim with a bad template
+    loses `penalty`. Once the second judge of an `Audit` has scored a template at least
+    `LEAST_AUDITED` times, only the second judge's scores count, because a first judge that is
+    fooled cannot notice it.
 
     Args:
-        window: Claims of each kind that are remembered.
-        top: How many of the most frequent templates are looked at.
-        least_share: Share of the window below which a template is not called frequent.
+        window: Number of claims of each kind to remember.
+        top: Number of most frequent templates to examine.
+        least_share: Minimum fraction of the window for a template to be frequent.
         below: Mean score below which a frequent template is bad.
-        penalty: Taken off the score of a claim with a bad template; what it earns can be negative.
-        ignore_numbers: Let texts that differ only in numbers be one template. Useful where claims
-            are worded freely; structured claims would then all be one.
+        penalty: Amount subtracted from the score of a claim with a bad template; the result may be
+            negative.
+        ignore_numbers: Treat texts that differ only in numbers as one template. This suits freely
+            worded claims; structured claims would all get the same template.
     """
 
     def __init__(
@@ -51,13 +53,15 @@ class TemplatePenalty:
     ) -> None:
         if window < 1 or top < 1:
             raise ConfigError(
-                f"TemplatePenalty.window is {window} and top {top}; both count: give 1 or more"
+                f"TemplatePenalty.window is {window} and top is {top}; give 1 or more for each"
             )
         for name, share in (("least_share", least_share), ("below", below)):
             if not 0 < share <= 1:
                 raise ConfigError(f"TemplatePenalty.{name} is {share}; give above 0, up to 1")
         if penalty <= 0:
-            raise ConfigError(f"TemplatePenalty.penalty is {penalty}; it is subtracted: above 0")
+            raise ConfigError(
+                f"TemplatePenalty.penalty is {penalty}; it is subtracted, so give more than 0"
+            )
         self.window = window
         self.top = top
         self.least_share = least_share
@@ -67,16 +71,16 @@ class TemplatePenalty:
         self._recent: dict[str, tuple[Entry, ...]] = {}
 
     def template(self, claim: Claim) -> str:
-        """What claims of the same template have in common."""
+        """Return the claim's template."""
         text = " ".join(claim.text.casefold().split())
         return _NUMBER.sub("#", text) if self.ignore_numbers else text
 
     def penalise(self, judgements: Sequence[Judgement], *, remember: bool) -> list[Judgement]:
-        """The same judgements, with penalties.
+        """Return the judgements with penalties set.
 
         Args:
-            judgements: Those of a batch, in an order that does not depend on time.
-            remember: Whether they stay in the window.
+            judgements: The judgements of a batch, in an order that does not depend on timing.
+            remember: Whether to keep them in the window for later batches.
         """
         claimed = {kind: list(entries) for kind, entries in self._recent.items()}
         for judgement in judgements:

@@ -122,7 +122,7 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
     elif isinstance(data.engine, VLLMServerEngine):
         yield from _server(policy, data.engine)
     else:
-        if data.engine.samples_apart:
+        if data.engine.samples_from_copy:
             size = sum(p.nbytes for p in policy.parameters())
             yield Item("the engine's weights", size, "a copy of the actor's")
         share = -(-data.groups * data.group_size // shards.devices)

@@ -1,6 +1,6 @@
-"""Engines: they sample the replies.
+"""Engines, which sample the policy's replies.
 
-Each is imported when it is first named: some are heavy.
+Each engine is imported on first use, because some have heavy dependencies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "VLLMServerEngine",
 ]
 
-_HOME = {
+_MODULES = {
     "ReplicatedEngine": "replicated",
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
@@ -33,6 +33,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"vagentrl.engines has no {name!r}; it has {sorted(_HOME)}")
-    return getattr(import_module(f"vagentrl.engines.{_HOME[name]}"), name)
+    if name not in _MODULES:
+        raise AttributeError(f"vagentrl.engines has no {name!r}; it has {sorted(_MODULES)}")
+    return getattr(import_module(f"vagentrl.engines.{_MODULES[name]}"), name)

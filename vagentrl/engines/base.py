@@ -1,4 +1,4 @@
-"""What an engine is: it samples replies from the policy, token in, token out."""
+"""The `Engine` interface: token ids in, sampled token ids and log-probs out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How replies are sampled.
+    """Sampling settings of a reply.
 
     Args:
-        temperature: Divides the logits; 0 is greedy.
-        top_p: Smallest set of tokens whose probabilities sum to at least this; 1 keeps all.
+        temperature: Divides the logits; 0 samples greedily.
+        top_p: Keep the smallest set of tokens whose probabilities sum to at least this; 1 keeps
+            all.
         top_k: Number of most likely tokens to keep; 0 keeps all.
-        max_tokens: Tokens a reply may have, end of turn included.
+        max_tokens: Maximum length of a reply in tokens, end of turn included.
     """
 
     temperature: float = 1.0
@@ -35,7 +36,7 @@ class Sampling:
         if self.temperature < 0:
             raise ConfigError(f"temperature is {self.temperature}; give 0 (greedy) or more")
         if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p is {self.top_p}; give a share in (0, 1], 1 keeps all tokens")
+            raise ConfigError(f"top_p is {self.top_p}; give a number in (0, 1]; 1 keeps all tokens")
         if self.top_k < 0:
             raise ConfigError(f"top_k is {self.top_k}; give 0 (keep all tokens) or a count")
         if self.max_tokens < 1:
@@ -44,15 +45,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One reply to sample.
+    """A request to sample one reply.
 
     Attributes:
-        session: Names the episode; an engine may keep state (a KV cache) from turn to turn.
-        prompt_ids: The whole context so far, image tokens already expanded.
+        session: Identifies the episode; an engine may keep state (a KV cache) for it from turn to
+            turn.
+        prompt_ids: The whole context so far, with image tokens already expanded.
         images: All images of the context, in reading order.
-        sampling: How to sample.
-        seed: Decides the reply together with the weights and the context, whatever else is
-            being sampled at the same time.
+        sampling: The sampling settings.
+        seed: Random seed of the reply. Seed, weights and context determine the reply, whatever
+            else is in the batch.
     """
 
     session: int
@@ -67,12 +69,12 @@ class Generation:
     """A sampled reply.
 
     Attributes:
-        reply_ids: The sampled tokens, a stop token included.
-        logprobs: Log-probs of `reply_ids` under the tempered but not truncated (top-p, top-k)
-            distribution.
-        finish: ``stop`` when the model ended the reply, ``length`` when the token limit did.
-        policy_version: Version of the weights that sampled the reply. An engine that takes new
-            weights in mid-reply gives the oldest.
+        reply_ids: The sampled tokens, including a final stop token if there is one.
+        logprobs: Log-probs of `reply_ids` under the distribution after temperature and before
+            top-p and top-k.
+        finish: ``stop`` if the model ended the reply, ``length`` if it hit the token limit.
+        policy_version: Version of the weights that sampled the reply. An engine that loads new
+            weights in mid-reply gives the oldest version.
     """
 
     reply_ids: tuple[int, ...]
@@ -83,14 +85,14 @@ class Generation:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What an engine must know of the tokens.
+    """What an engine needs to know about tokens and images.
 
     Attributes:
         stop_ids: Tokens that end a turn.
-        banned_ids: Tokens that are never sampled: a sampled image token would ask for an image
-            that does not exist.
-        context_length: Tokens that the model can read at most.
-        encode_images: Images to model inputs, all in one row.
+        banned_ids: Tokens that are never sampled, such as image tokens: a sampled image token
+            would refer to an image that does not exist.
+        context_length: Maximum number of tokens in the model's context.
+        encode_images: Converts images to the model's vision inputs, all in one row.
     """
 
     stop_ids: frozenset[int]
@@ -100,32 +102,35 @@ class Vocabulary:
 
 
 class Engine(ABC):
-    """Samples replies. All methods are called from one thread, `generate` from many coroutines.
+    """Samples replies.
+
+    All methods are called from one thread; many coroutines call `generate` concurrently.
 
     Attributes:
-        samples_apart: Whether it samples from a copy of the weights, so that the policy may learn
-            meanwhile.
-        policy_version: Version of the weights that replies are sampled from; -1 before the first.
-        sampled_tokens: Tokens sampled since the engine was made.
-        busy_s: Seconds spent computing since the engine was made.
+        samples_from_copy: Whether the engine samples from its own copy of the weights, so that
+            the policy can be trained meanwhile.
+        policy_version: Version of the weights that replies are sampled from; -1 before the first
+            `update_weights`.
+        sampled_tokens: Tokens sampled since the engine was created.
+        busy_s: Seconds spent computing since the engine was created.
     """
 
-    samples_apart: bool = True
+    samples_from_copy: bool = True
     policy_version: int = -1
     sampled_tokens: int = 0
     busy_s: float = 0.0
 
     @abstractmethod
     def prepare(self, vocabulary: Vocabulary) -> None:
-        """Called once, before anything is sampled."""
+        """Store the vocabulary. Called once, before the first `update_weights`."""
 
     @abstractmethod
     def update_weights(self, policy: nn.Module, version: int) -> None:
-        """Sample from the weights of this policy from now on; kept state of sessions is void.
+        """Load the policy's weights and discard the cached state of all sessions.
 
         Args:
             policy: A Hugging Face model with a language-model head.
-            version: Becomes `policy_version`.
+            version: The new `policy_version`.
         """
 
     @abstractmethod
@@ -133,29 +138,38 @@ class Engine(ABC):
         """Sample one reply.
 
         Raises:
-            EngineError: When the request cannot be answered; other requests go on.
+            EngineError: When this request cannot be answered; other requests continue.
             EngineDead: When no request can be answered any more, which ends the run.
         """
 
-    def release(self, session: int) -> None:  # noqa: B027 (most engines keep nothing)
-        """The episode is over: forget what was kept for it."""
+    def release(self, session: int) -> None:  # noqa: B027 (most engines keep no session state)
+        """Discard the cached state of a session whose episode has ended."""
 
-    def rest(self) -> None:  # noqa: B027 (most engines need nothing back)
-        """Nothing is sampled before the next `update_weights`: memory may be given back."""
+    def rest(self) -> None:  # noqa: B027 (most engines hold no memory to free)
+        """Free memory while the policy is trained.
+
+        Nothing is sampled between this call and the next `update_weights`.
+        """
 
 
-def check_request(request: GenerationRequest, vocabulary: Vocabulary, *, sees: bool) -> None:
-    """Raises:
-    EngineError: When the prompt leaves no room, or shows images to a policy that sees none.
+def check_request(
+    request: GenerationRequest, vocabulary: Vocabulary, *, reads_images: bool
+) -> None:
+    """Check that a request can be answered.
+
+    Raises:
+        EngineError: When the prompt is empty or fills the context, or has images for a policy that
+            reads only text.
     """
     length, context = len(request.prompt_ids), vocabulary.context_length
     if not 0 < length < context:
         raise EngineError(
             f"a prompt of {length} tokens leaves no room to reply in a context of {context} "
-            "(or nothing to reply to): allow fewer turns, shorter observations or a window"
+            "tokens (a prompt needs at least 1 token, and the reply too): allow fewer turns, "
+            "shorter observations or a window"
         )
-    if request.images and not sees:
+    if request.images and not reads_images:
         raise EngineError(
             f"a prompt shows {len(request.images)} images to a policy that reads only text; "
-            "take a vision-language model or render the observations as text"
+            "use a vision-language model or render the observations as text"
         )

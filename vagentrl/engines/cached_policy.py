@@ -1,4 +1,4 @@
-"""A policy that reads every token of an episode once."""
+"""A Hugging Face policy with a key-value cache that persists over the turns of an episode."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 
 class CachedPolicy:
-    """A Hugging Face policy and what it has read of each episode.
+    """A Hugging Face policy and the key-value cache of each session.
+
+    Every token of an episode is read once: a new turn reads only the tokens it adds.
 
     Args:
         policy: A decoder language model, or a Qwen2-VL, 2.5-VL or 3-VL.
         vocabulary: Encodes the images.
-        max_sessions: Episodes to remember.
+        max_sessions: Maximum number of sessions in the cache.
     """
 
     def __init__(self, policy: PreTrainedModel, vocabulary: Vocabulary, max_sessions: int) -> None:
@@ -40,7 +42,7 @@ class CachedPolicy:
 
     @contextmanager
     def sampling_mode(self) -> Iterator[None]:
-        """Evaluation mode and the cache's attention; leaves the module as it was found."""
+        """Switch to evaluation mode and the cache's attention; restore both on exit."""
         training = [module for module in self.policy.modules() if module.training]
         config = self.policy.config.get_text_config()
         attention = config._attn_implementation
@@ -54,7 +56,7 @@ class CachedPolicy:
                 module.training = True
 
     def unread(self, request: GenerationRequest) -> int:
-        """Tokens of the request's context that are not in the cache."""
+        """Number of tokens of the request's context that are not in the cache."""
         session = self.sessions.find(request.session)
         shared = session.shared_with(request)[0] if session else 0
         return len(request.prompt_ids) - shared
@@ -63,39 +65,39 @@ class CachedPolicy:
     def prefill(
         self, requests: Sequence[GenerationRequest], first_slot: int
     ) -> Float[Tensor, "B V"]:
-        """Read what is new in each request's context, into the slots from `first_slot` on.
+        """Read the uncached tokens of each request into consecutive slots from `first_slot` on.
 
         Returns:
             The logits of each reply's first token.
         """
         sessions = [
-            self.sessions.seat(request.session, first_slot + row)
+            self.sessions.place(request.session, first_slot + row)
             for row, request in enumerate(requests)
         ]
         for session, request in zip(sessions, requests, strict=True):
-            session.cut(*session.shared_with(request))
+            session.truncate(*session.shared_with(request))
         starts = np.array([[len(session.ids)] for session in sessions])
         vision = self._encode_new_images(sessions, requests)
 
         counts = np.array([[len(request.prompt_ids)] for request in requests]) - starts
         longest = int(counts.max())
-        # padding is on the left, so that every row ends in the last column
+        # Pad on the left, so that every row ends in the last column.
         ids = np.full((len(requests), longest), 1 if self.image_token_id == 0 else 0)
         positions = np.zeros((self._axes, len(requests), longest), dtype=np.int64)
         for row, (session, request) in enumerate(zip(sessions, requests, strict=True)):
             count = int(counts[row, 0])
-            counted = self._locate(session, request)
+            located = self._locate(session, request)
             ids[row, -count:] = request.prompt_ids[-count:]
-            positions[:, row, -count:] = counted[:, -count:]
+            positions[:, row, -count:] = located[:, -count:]
             session.ids.extend(request.prompt_ids[-count:])
-            session.position = int(counted.max()) + 1
-        # and is written behind the row's tokens, where the next ones will overwrite it
+            session.position = int(located.max()) + 1
+        # The padding goes to the cells after the row's tokens, where later tokens overwrite it.
         cells = starts + (np.arange(longest) - (longest - counts)) % longest
         return self._forward(ids, positions, cells, first_slot, **vision)
 
     @torch.inference_mode()
     def decode(self, tokens: Sequence[int]) -> Float[Tensor, "B V"]:
-        """Read one more token in each of the first slots; the logits of what follows it."""
+        """Read one token in each of the first slots and return the next token's logits."""
         sessions = self.sessions.first(len(tokens))
         cells = np.array([[len(session.ids)] for session in sessions])
         positions = np.array([[session.position] for session in sessions])
@@ -120,7 +122,7 @@ class CachedPolicy:
         length = int(cells.max()) + 1
         written = torch.from_numpy(cells).to(self.device)
         places = torch.from_numpy(positions).to(self.device)
-        self.sessions.cache.aim(first_slot, written, length)
+        self.sessions.cache.prepare(first_slot, written, length)
         output: Any = self.policy(
             input_ids=torch.from_numpy(ids).to(self.device),
             attention_mask=torch.arange(length, device=self.device) <= written[:, None, :, None],
@@ -143,14 +145,15 @@ class CachedPolicy:
         if not images:
             return {}
         vision = self.vocabulary.encode_images(images).to(self.device).model_inputs()
-        grids = iter(vision["image_grid_thw"].tolist())  # of each showing, not of each image
+        # One grid per occurrence: an image that is shown twice has two.
+        grids = iter(vision["image_grid_thw"].tolist())
         for session, row in zip(sessions, fresh, strict=True):
             session.images.extend(row)
             session.grids.extend(tuple(next(grids)) for _ in row)
         return vision
 
     def _locate(self, session: Session, request: GenerationRequest) -> Int[np.ndarray, "axes T"]:
-        """The position of every token of the context; notes where the images lie."""
+        """Return the position of every token of the context and record the image spans."""
         if self.image_token_id is None:
             return np.arange(len(request.prompt_ids))[None]
         context = (request.prompt_ids, self.image_token_id, session.grids, self.merge_size)
@@ -163,20 +166,23 @@ def _check_attention(config: PreTrainedConfig, context_length: int) -> None:
     window = getattr(config, "sliding_window", None) or context_length
     if kinds - {"full_attention", "sliding_attention"} or window < context_length:
         raise ConfigError(
-            f"the policy's layers are {sorted(kinds)} with a window of {window} tokens for a "
-            f"context of {context_length}; TransformersEngine attends to the whole context: "
-            "shorten the context, switch the window off in the model's configuration, or use the "
-            "vLLM engine"
+            f"the policy's layers are {sorted(kinds)} with an attention window of {window} tokens "
+            f"and the context is {context_length} tokens; TransformersEngine always attends to "
+            "the whole context: shorten the context, switch the window off in the model's "
+            "configuration, or use VLLMEngine"
         )
 
 
 def image_layout(config: Any) -> tuple[int | None, int]:
-    """The image token, and the patches that make one along each side; None for a text model."""
+    """Return the image token's id and the merge size (patches per token along each side).
+
+    A text model gives ``(None, 1)``.
+    """
     if "vision_config" not in config.sub_configs:
         return None, 1
     if "mrope_section" not in config.get_text_config().rope_parameters:
         raise ConfigError(
-            f"TransformersEngine does not know how {config.model_type} counts the positions of "
-            "images (it knows mrope: Qwen2-VL, 2.5-VL, 3-VL); use the vLLM engine"
+            f"the positions of images in {config.model_type} are not supported; only mrope is "
+            "(Qwen2-VL, 2.5-VL, 3-VL): use one of those models"
         )
     return config.image_token_id, config.vision_config.spatial_merge_size

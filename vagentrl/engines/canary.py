@@ -1,4 +1,4 @@
-"""A prompt whose reply is scored by engine and actor alike: did the weights arrive?"""
+"""A check that an engine has the actor's weights: both score the same greedy reply."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 SESSION = -1
 TEXT_TOKENS = 24
 REPLY_TOKENS = 16
-IMAGE_SIDE = 112  # a multiple of every tile that the Qwen-VL family uses
+IMAGE_SIDE = 112  # in pixels; a multiple of patch size times merge size in all Qwen-VL models
 
 
 class Canary:
-    """Compares an engine with the policy whose weights it claims to have.
+    """Compares an engine's log-probs with those of the policy whose weights it should have.
 
     Args:
         policy: The policy.
-        vocabulary: Which tokens there are, and how images are encoded.
-        tolerance: Mean absolute difference of log-probs that is still called equal.
+        vocabulary: The engine's vocabulary, including the image encoder.
+        tolerance: Largest mean absolute difference of log-probs that counts as equal.
     """
 
     def __init__(self, policy: PreTrainedModel, vocabulary: Vocabulary, tolerance: float) -> None:
@@ -59,19 +59,20 @@ class Canary:
 
         Args:
             policy: The policy.
-            generation: What the engine replied to `request`.
-            blame: Names the first tensor that differs, if any does; asked only where log-probs do.
+            generation: The engine's reply to `request`.
+            blame: Returns the name of the first weight that differs, or None. Called only when
+                the log-probs differ.
 
         Returns:
             The mean absolute difference of the log-probs.
 
         Raises:
-            EngineError: When it is larger than the tolerance.
+            EngineError: When the difference is larger than the tolerance.
         """
         expected = self._logprobs(policy, generation.reply_ids)
         gaps = (expected - torch.tensor(generation.logprobs)).abs()
         gap = float(gaps.mean())
-        if gap <= self.tolerance:  # not true of nan
+        if gap <= self.tolerance:  # false for nan, which must raise
             return gap
         culprit = blame()
         raise EngineError(
@@ -82,14 +83,14 @@ class Canary:
             + (
                 f"The first tensor that differs is {culprit}; its update was lost or changed."
                 if culprit
-                else "No single tensor that could be read back differs: engine and trainer may "
-                "compute in different types or with different kernels; check dtype, or allow "
-                "more by the engine's `tolerance`"
+                else "No tensor that could be read back differs: engine and trainer may compute "
+                "in different dtypes or with different kernels; check dtype, or raise the "
+                "engine's `tolerance`"
             )
         )
 
     def _logprobs(self, policy: PreTrainedModel, reply: tuple[int, ...]) -> torch.Tensor:
-        """Log-probs that the policy gives to the tokens of a reply, all read in one pass."""
+        """The policy's log-probs of the reply's tokens, computed in one forward pass."""
         ids = torch.tensor([self.request.prompt_ids + reply], device=policy.device)
         inputs: dict[str, torch.Tensor] = {}
         if self.request.images:

@@ -1,4 +1,4 @@
-"""Keys and values of many episodes in one store, and the attention that reads it in place."""
+"""A key-value cache with one slot per session, and the attention that reads it in place."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ ATTENTION = "vagentrl_grouped"
 
 
 class SlotCache(Cache):
-    """One slot per episode, each filled to a length of its own.
+    """A cache with one slot per session; slots are filled to different lengths.
 
-    The rows of a forward pass sit in neighbouring slots, so that attention reads them without a
-    copy; `swap` brings them there. Slots and their cells grow by doubling.
+    The rows of a forward pass must be in consecutive slots, so that attention reads them without
+    a copy; `swap` moves sessions there. The number of slots and the number of cells (one cell per
+    token) grow by doubling.
     """
 
     def __init__(self) -> None:
-        super().__init__(layers=[])  # transformers' layers know one length for all rows
-        self.keys: list[Tensor] = []  # per layer: slots, heads, cells, width of a head
+        super().__init__(layers=[])  # the cache layers of transformers need equal lengths
+        self.keys: list[Tensor] = []  # per layer: (slots, heads, cells, head width)
         self.values: list[Tensor] = []
 
-    def aim(self, first_slot: int, cells: Int[Tensor, "B Q"], length: int) -> None:
-        """Say what the next forward pass reads and writes.
+    def prepare(self, first_slot: int, cells: Int[Tensor, "B Q"], length: int) -> None:
+        """Set which slots and cells the next forward pass reads and writes.
 
         Args:
-            first_slot: Slot of the first row; the others follow it.
-            cells: Where in its slot each new token goes.
-            length: Cells to read of every slot.
+            first_slot: Slot of the first row; the other rows follow it.
+            cells: Cell, within its slot, to which each new token is written.
+            length: Number of cells to read from every slot.
         """
         self._first, self._cells, self._length = first_slot, cells, length
         self._rows = torch.arange(len(cells), device=cells.device)[:, None]
@@ -46,7 +47,7 @@ class SlotCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "B G K D"], Float[Tensor, "B G K D"]]:
-        """Store what the new tokens bring and return all that is to be read."""
+        """Store the keys and values of the new tokens; return all that attention reads."""
         return (
             self._write(self.keys, layer_idx, key_states),
             self._write(self.values, layer_idx, value_states),
@@ -63,7 +64,7 @@ class SlotCache(Cache):
                 store[other, :, :length] = kept
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Cells that the current forward pass reads."""
+        """Number of cells that the current forward pass reads."""
         return self._length
 
     def _write(self, stores: list[Tensor], layer: int, new: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ def _with_room(store: Tensor, slots: int, cells: int) -> Tensor:
         return store
     slots = had_slots if slots <= had_slots else max(slots, 2 * had_slots)
     cells = had_cells if cells <= had_cells else max(cells, 2 * had_cells)
-    # zeros: attention multiplies masked cells too, and 0 * nan is nan
+    # Unused cells must hold zeros: attention multiplies masked values by 0, and 0 * nan is nan.
     larger = store.new_zeros(slots, heads, cells, width)
     larger[:had_slots, :, :had_cells] = store
     return larger
@@ -97,11 +98,11 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "B Q H D"], None]:
-    """`sdpa`, without a copy of each key-value head for every query head that shares it.
+    """`sdpa` for grouped-query attention without repeating the key-value heads where possible.
 
-    A single query becomes one of several queries of its key-value head, which any kernel takes.
-    For more than one query the CPU kernel knows groups; a CUDA kernel would leave its fast path
-    and gets the copies.
+    With a single query per row (decoding), the query heads of a group become several queries of
+    their key-value head, which any kernel supports. With more queries, the CPU kernel supports
+    groups directly; on CUDA `enable_gqa` would prevent the fast kernel, so heads are repeated.
     """
     rows, heads, queries, width = query.shape
     grouped = queries > 1 and query.device.type == "cpu"

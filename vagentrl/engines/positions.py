@@ -1,4 +1,4 @@
-"""Where the images of a context lie, and the rotary positions that follow from them."""
+"""The token spans of images in a context, and the resulting rotary positions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from jaxtyping import Int
 
 from vagentrl.errors import ShapeError
 
-Grid = tuple[int, int, int]  # patches in time, height and width
+Grid = tuple[int, int, int]  # number of patches in time, height and width
 
 
 def image_spans(
     ids: Sequence[int], image_token_id: int, grids: Sequence[Grid], merge_size: int
 ) -> list[tuple[int, int]]:
-    """First token, and the one after the last, of every image in reading order.
+    """Return the half-open token span ``(start, stop)`` of every image, in reading order.
 
     Args:
-        ids: The whole context.
-        image_token_id: The token that stands for a piece of an image.
-        grids: Patches of each image.
-        merge_size: Patches that make one token, along each side.
+        ids: Token ids of the whole context.
+        image_token_id: The image token's id.
+        grids: Patch grid of each image.
+        merge_size: Patches per image token along each side.
+
+    Raises:
+        ShapeError: When the number of image tokens does not fit the grids.
     """
     places = np.flatnonzero(np.asarray(ids) == image_token_id)
     sizes = [t * h * w // merge_size**2 for t, h, w in grids]
     if sum(sizes) != len(places):
         raise ShapeError(
-            f"{len(sizes)} images make {sum(sizes)} tokens but the context holds {len(places)} "
-            f"image tokens (id {image_token_id}); write one for every {merge_size} x {merge_size} "
+            f"{len(sizes)} images need {sum(sizes)} image tokens but the context holds "
+            f"{len(places)} (id {image_token_id}); write one for every {merge_size} x {merge_size} "
             "patches of each image"
         )
     firsts = np.cumsum([0, *sizes])[:-1]
@@ -39,13 +42,14 @@ def image_spans(
 def mrope_positions(
     ids: Sequence[int], image_token_id: int, grids: Sequence[Grid], merge_size: int
 ) -> Int[np.ndarray, "3 T"]:
-    """Positions in time, height and width, as Qwen2-VL, 2.5-VL and 3-VL count still images.
+    """Return mrope positions (time, height, width) of still images in Qwen2-VL, 2.5-VL and 3-VL.
 
-    Text moves on by one on all three axes. An image lays its tokens on a grid that starts where
-    the text stopped; text goes on after the grid's longer side. Arguments as in `image_spans`.
+    A text token advances all three axes by one. The tokens of an image get the coordinates of a
+    grid that starts at the next text position; text then continues after the grid's longer side.
+    The arguments are those of `image_spans`.
     """
     positions = np.empty((3, len(ids)), dtype=np.int64)
-    done = following = 0  # tokens that have a position, and the position of the next
+    done = following = 0  # number of tokens with a position; position of the next token
     spans = image_spans(ids, image_token_id, grids, merge_size)
     for (start, stop), (t, h, w) in zip(spans, grids, strict=True):
         text = start - done

@@ -1,4 +1,4 @@
-"""The Transformers engine in several processes, one to a core: for small models on a CPU."""
+"""Several `TransformersEngine`, each in its own process, for small models on a CPU."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class _Policy(NamedTuple):
-    """A policy without weights of its own: they are in memory that all processes share."""
+class _SharedPolicy(NamedTuple):
+    """A policy that can be sent to another process; its weights are in shared memory."""
 
     kind: type[PreTrainedModel]
     config: Any
@@ -38,7 +38,7 @@ class _Policy(NamedTuple):
     weights: dict[str, torch.Tensor]
 
     @classmethod
-    def of(cls, policy: PreTrainedModel) -> _Policy:
+    def of(cls, policy: PreTrainedModel) -> _SharedPolicy:
         visual = [p for name, p in policy.named_parameters() if "visual." in name]
         weights = {name: w.detach().cpu().clone() for name, w in policy.state_dict().items()}
         adapter = next(iter(policy.peft_config.values())) if policy._hf_peft_config_loaded else None
@@ -61,7 +61,7 @@ class _Policy(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """What a process answers to the request of this number."""
+    """A worker's reply to the request with this number, and the worker's counts so far."""
 
     number: int
     generation: Generation | None
@@ -71,36 +71,44 @@ class _Reply(NamedTuple):
     reused_tokens: int
 
 
-NOTHING_YET = _Reply(-1, None, None, 0.0, 0, 0)
+NO_REPLY = _Reply(-1, None, None, 0.0, 0, 0)
 
 
 @dataclass
-class _Process:
-    """A process as the engine sees it."""
+class _Worker:
+    """The engine's handle on one sampling process.
+
+    Attributes:
+        connection: The engine's end of the pipe.
+        process: The process.
+        open: The future of every request that awaits its reply, by number.
+        sent_images: The images of each session that the process has.
+        latest: The last reply from the process.
+    """
 
     connection: Connection
     process: Any
     open: dict[int, Future[Generation]] = field(default_factory=dict)
-    shown: dict[int, list[Image]] = field(default_factory=dict)
-    """Images of each session that the process has."""
-    latest: _Reply = NOTHING_YET
+    sent_images: dict[int, list[Image]] = field(default_factory=dict)
+    latest: _Reply = NO_REPLY
 
 
 class ReplicatedEngine(Engine):
-    """Several `TransformersEngine` side by side, each in a process with one thread.
+    """Several `TransformersEngine` in parallel, each in a process with one thread.
 
-    A small model does not get faster with more threads, but with more processes it does. Each
-    episode stays with one of them, so that its keys and values are there. They read one copy of the
-    weights, in shared memory; the policy may learn meanwhile (`data.staleness`).
+    More threads do not speed up a small model, but more processes do. All turns of an episode go
+    to the same process, which has the episode's keys and values in its cache. The processes read
+    one copy of the weights in shared memory, so the policy can be trained meanwhile
+    (`data.staleness`).
 
     Args:
-        processes: How many; None: as many as this process may use cores.
-        max_batch: Replies sampled at a time, in each process.
-        max_sessions: Episodes whose keys and values are kept, in each process.
+        processes: Number of processes; None for one per core available to this process.
+        max_batch: Maximum number of replies sampled at a time in each process.
+        max_sessions: Maximum number of sessions whose keys and values each process keeps.
 
     Attributes:
-        prefilled_tokens: Prompt tokens read since the engine was made.
-        reused_tokens: Prompt tokens that were in a cache already.
+        prefilled_tokens: Prompt tokens read since the engine was created.
+        reused_tokens: Prompt tokens that were already in a cache.
     """
 
     def __init__(
@@ -110,10 +118,10 @@ class ReplicatedEngine(Engine):
             raise ConfigError(f"processes is {processes}; give at least 1")
         self.count = processes or len(os.sched_getaffinity(0))
         self._settings: dict[str, Any] = {"max_batch": max_batch, "max_sessions": max_sessions}
-        TransformersEngine(**self._settings)  # wrong settings show here
+        TransformersEngine(**self._settings)  # raises ConfigError here, not in a worker
         self._numbers = itertools.count()
-        self._processes: list[_Process] = []
-        self._policy: _Policy | None = None
+        self._processes: list[_Worker] = []
+        self._policy: _SharedPolicy | None = None
 
     @property
     def prefilled_tokens(self) -> int:
@@ -131,7 +139,7 @@ class ReplicatedEngine(Engine):
             raise EngineError(f"new weights while {busy} replies are being sampled; await them")
         model = cast("PreTrainedModel", policy)
         if self._policy is None:
-            self._policy = _Policy.of(model)
+            self._policy = _SharedPolicy.of(model)
             self._processes = [self._start(index) for index in range(self.count)]
         else:
             for name, weight in model.state_dict().items():
@@ -146,7 +154,7 @@ class ReplicatedEngine(Engine):
         process = self._processes[request.session % self.count]
         number = next(self._numbers)
         answer = process.open[number] = Future()
-        self._send(process, (number, *_without_images(request, process.shown)))
+        self._send(process, (number, *_without_images(request, process.sent_images)))
         generation = await asyncio.wrap_future(answer)
         self.sampled_tokens += len(generation.reply_ids)
         return generation
@@ -154,49 +162,49 @@ class ReplicatedEngine(Engine):
     def release(self, session: int) -> None:
         if self._processes:
             process = self._processes[session % self.count]
-            process.shown.pop(session, None)
+            process.sent_images.pop(session, None)
             self._send(process, ("release", session))
 
     def close(self) -> None:
-        """End the processes; they end with this one anyway."""
+        """End the processes, which otherwise end with this one."""
         for process in self._processes:
             process.connection.close()
         self._processes.clear()
 
-    def _start(self, index: int) -> _Process:
-        # not forked: torch's threads do not survive that
+    def _start(self, index: int) -> _Worker:
+        # Spawn, not fork: torch's thread pools do not work in a forked process.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         arguments = (theirs, self._vocabulary, self._policy, self._settings)
         worker = context.Process(target=_serve, args=arguments, name=f"sample-{index}", daemon=True)
         worker.start()
         theirs.close()
-        process = _Process(ours, worker)
+        process = _Worker(ours, worker)
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
         return process
 
-    def _send(self, process: _Process, message: Any) -> None:
+    def _send(self, process: _Worker, message: Any) -> None:
         try:
             process.connection.send(message)
         except OSError as error:
-            raise _ended(process) from error
+            raise _worker_died(process) from error
 
-    def _listen(self, process: _Process) -> None:
-        """Hand out a process's replies as they come; in a thread of its own."""
+    def _listen(self, process: _Worker) -> None:
+        """Resolve the futures of a process's requests as replies arrive. Runs in a thread."""
         while True:
             try:
                 reply: _Reply = process.connection.recv()
             except (EOFError, OSError):
                 for answer in process.open.values():
                     if answer.set_running_or_notify_cancel():
-                        answer.set_exception(_ended(process))
+                        answer.set_exception(_worker_died(process))
                 process.open.clear()
                 return
             self.busy_s += (reply.busy_s - process.latest.busy_s) / self.count
             process.latest = reply
             answer = process.open.pop(reply.number)
             if not answer.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
+                continue  # the request was cancelled
             if reply.generation is not None:
                 answer.set_result(reply.generation)
             else:
@@ -204,10 +212,15 @@ class ReplicatedEngine(Engine):
 
 
 def _without_images(
-    request: GenerationRequest, shown: dict[int, list[Image]]
+    request: GenerationRequest, sent_images: dict[int, list[Image]]
 ) -> tuple[GenerationRequest, tuple[int, ...], list[Image]]:
-    """A request, which of its session's images it shows, and those that are new."""
-    known = shown.setdefault(request.session, [])
+    """Split the images off a request, so that every image is sent to the process once.
+
+    Returns:
+        The request without images, the indices of its images among the session's images, and
+        the images that have not been sent yet.
+    """
+    known = sent_images.setdefault(request.session, [])
     before = len(known)
     numbers = {id(image): number for number, image in enumerate(known)}
     for image in request.images:
@@ -218,25 +231,25 @@ def _without_images(
     return replace(request, images=()), wanted, known[before:]
 
 
-def _ended(process: _Process) -> EngineDead:
+def _worker_died(process: _Worker) -> EngineDead:
     process.process.join(1)
     return EngineDead(
         f"the sampling process {process.process.name} has ended (exit code "
-        f"{process.process.exitcode}; -9 is mostly a lack of memory): give fewer `processes`, or "
-        "resume the run from its last checkpoint with --ckpt_path"
+        f"{process.process.exitcode}; -9 usually means that memory ran out): set fewer "
+        "`processes`, or resume the run from its last checkpoint with --ckpt_path"
     )
 
 
 def _serve(
-    connection: Connection, vocabulary: Vocabulary, policy: _Policy, settings: dict[str, Any]
+    connection: Connection, vocabulary: Vocabulary, policy: _SharedPolicy, settings: dict[str, Any]
 ) -> None:
-    """What a process does: answer requests until nobody is there to ask."""
+    """Answer requests until the engine closes the connection. Runs in a worker process."""
     torch.set_num_threads(1)
     engine, model = TransformersEngine(**settings), policy.build()
     engine.prepare(vocabulary)
     loop = asyncio.new_event_loop()
     images: defaultdict[int, list[Image]] = defaultdict(list)
-    tasks: set[asyncio.Task[None]] = set()  # the loop itself would let them go
+    tasks: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
 
     async def answer(number: int, request: GenerationRequest) -> None:
         generation, problem = None, None
@@ -273,4 +286,4 @@ def _serve(
 
     threading.Thread(target=listen, daemon=True).start()
     loop.run_forever()
-    os._exit(0)  # threads that wait for the next message would spoil an orderly end
+    os._exit(0)  # a normal exit would hang: the listener thread waits for the next message

@@ -1,4 +1,4 @@
-"""From logits to tokens: one draw per row, each with settings and randomness of its own."""
+"""Token sampling from a batch of logits, with settings and a random number per row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vagentrl.engines.base import Sampling
 
-SHORT_LIST = 1024  # most likely tokens to look at before a whole vocabulary is sorted
+SHORT_LIST = 1024  # top-p examines this many tokens before it sorts the whole vocabulary
 
 
 def uniforms(seed: int, count: int) -> list[float]:
-    """The randomness of one reply: a number in [0, 1) per token, decided by the seed alone."""
+    """Return a reply's random numbers: one in [0, 1) per token, determined by the seed."""
     return np.random.Generator(np.random.Philox(seed)).random(count).tolist()
 
 
@@ -25,13 +25,13 @@ def sample(
     """Draw one token per row.
 
     Args:
-        logits: Scores of the next token; -inf for what must not be drawn.
+        logits: Logits of the next token; -inf for tokens that must not be drawn.
         settings: Temperature, top-p and top-k of each row.
-        draws: A number in [0, 1) per row that decides it.
+        draws: Random number in [0, 1) of each row, which determines the token.
 
     Returns:
-        The tokens, and their log-probs under the tempered distribution before top-p and top-k
-        (under temperature 1 where greedy).
+        The tokens, and their log-probs after temperature and before top-p and top-k (at
+        temperature 1 for greedy rows).
     """
     kinds = [(row.temperature, row.top_p, row.top_k) for row in settings]
     if len(set(kinds)) == 1:
@@ -56,7 +56,7 @@ def _sample_alike(
 
 
 def _truncated(probs: Tensor, top_p: float, top_k: int) -> Tensor:
-    """Probabilities (not normalised again) with everything outside top-k and top-p at zero."""
+    """Set probabilities outside top-k and top-p to zero, without renormalising."""
     top_k = min(top_k, probs.shape[-1])
     if top_k:
         likely = probs.topk(top_k).values
@@ -72,16 +72,16 @@ def _truncated(probs: Tensor, top_p: float, top_k: int) -> Tensor:
     else:
         return probs
     before = likely.cumsum(-1) - likely
-    # the last token that is still needed to reach the wanted mass
+    # The least likely token that is needed to reach the wanted mass sets the threshold.
     threshold = likely.where(before < wanted, torch.inf).amin(-1, keepdim=True)
     return probs.where(probs >= threshold, 0)
 
 
 def _draw(weights: Tensor, draws: Tensor) -> Tensor:
-    """Invert the cumulative distribution, in vocabulary order.
+    """Sample by inverting the cumulative distribution, in vocabulary order.
 
-    Float64: in float32 the sum over a large vocabulary rounds by more than a rare token weighs,
-    which can give a token without any weight a share.
+    The sum is in float64: over a large vocabulary, rounding errors of a float32 sum exceed the
+    probability of rare tokens, so a token with probability zero could be drawn.
     """
     cdf = weights.double().cumsum(-1)
     ids = torch.searchsorted(cdf, (draws * cdf[:, -1])[:, None], right=True)[:, 0]

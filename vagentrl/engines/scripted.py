@@ -1,4 +1,4 @@
-"""Replies from a script: for tests, and to walk through an environment without a model."""
+"""An engine that replies from a script, for tests and for trying environments without a model."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ Line = str | Sequence[int] | Exception
 
 
 class ScriptedEngine(Engine):
-    """Says what it is told to.
+    """Replies with the lines of a script.
 
-    A line is a text, which `encode` turns into tokens; or the tokens themselves, for a reply that
-    lacks an end of turn; or an exception, which fails the request. Lines are cut at the
-    request's `max_tokens`. A reply that does not end in a stop token finishes by `length`.
+    A line is a text, which `encode` converts to tokens; a sequence of token ids, for instance for
+    a reply without an end of turn; or an exception, which fails the request. Lines are truncated
+    to the request's `max_tokens`. A reply that does not end in a stop token has the finish
+    ``length``.
 
     Args:
-        script: The lines of an episode, one a turn and from the start again when they run out;
-            or a function from the request to the line.
-        encode: A line of text to tokens, the end of turn included.
-        delay_s: Seconds that a reply takes, or a function from the request to them.
-        logprob: What every token claims to have been sampled with.
+        script: The lines of an episode, one per turn, repeated from the start when they run out;
+            or a function that maps a request to its line.
+        encode: Converts text to token ids, end of turn included.
+        delay_s: Seconds before each reply, or a function that maps a request to its delay.
+        logprob: The log-prob reported for every token.
 
     Attributes:
-        requests: Every request, in the order of arrival.
-        released: Every session that was released, in order.
+        requests: Every request, in order of arrival.
+        released: Every released session, in order.
     """
 
     def __init__(

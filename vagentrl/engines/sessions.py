@@ -1,4 +1,4 @@
-"""What the key-value cache holds, episode by episode, and in which slot."""
+"""Sessions: the cached context of each episode, and its slot in the key-value cache."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Session:
     """The cached part of one episode's context.
 
     Attributes:
-        slot: Where in the cache.
-        ids: The token in each cell.
-        images: The images among them, in reading order.
-        grids: Patches of each image in time, height and width.
-        spans: First token and the one after the last of each image.
+        slot: The session's slot in the cache.
+        ids: The token id in each cell.
+        images: The cached images, in reading order.
+        grids: Number of patches of each image in time, height and width.
+        spans: Half-open token span of each image.
         position: Rotary position of the next token.
     """
 
@@ -34,10 +34,11 @@ class Session:
     position: int = 0
 
     def shared_with(self, request: GenerationRequest) -> tuple[int, int]:
-        """Tokens and images that the request's context begins with, no image in part.
+        """Count the cached tokens and images that the request's context starts with.
 
-        The request's last token never counts: something must be read to continue from.
-        Images are compared by identity, because tokens do not show what is on them.
+        An image that is shared only in part does not count. The request's last token never
+        counts either, because at least one token must be read to get the next logits. Images are
+        compared by identity, because different images can have the same tokens.
         """
         tokens = _common_prefix(self.ids, request.prompt_ids[:-1])
         images = 0
@@ -49,16 +50,16 @@ class Session:
             tokens = min(tokens, self.spans[images][0])
         return tokens, images
 
-    def cut(self, tokens: int, images: int) -> None:
-        """Forget what follows the first so many tokens and images."""
+    def truncate(self, tokens: int, images: int) -> None:
+        """Keep only the first `tokens` tokens and the first `images` images."""
         del self.ids[tokens:], self.images[images:], self.grids[images:], self.spans[images:]
 
 
 class Sessions:
-    """Sessions by name, each in a slot of the cache; the one unused for longest gives way.
+    """All sessions and the cache that they share; a full cache evicts the least recently used.
 
     Args:
-        limit: Sessions to keep at most.
+        limit: Maximum number of sessions.
     """
 
     def __init__(self, limit: int) -> None:
@@ -71,18 +72,21 @@ class Sessions:
         return self._by_name.get(name)
 
     def first(self, count: int) -> list[Session]:
-        """The sessions in the first slots."""
+        """Return the sessions in the first `count` slots."""
         return [session for session in self._in_slot[:count] if session]
 
-    def seat(self, name: int, slot: int) -> Session:
-        """Bring a session, new if it is not known, into a slot; the slots below are full."""
+    def place(self, name: int, slot: int) -> Session:
+        """Move a session into a slot, creating the session if needed.
+
+        The slots below `slot` belong to the current batch and must all be in use.
+        """
         session = self._by_name.pop(name, None) or self._new(lowest_slot=slot)
         self._by_name[name] = session
         self.swap(session.slot, slot)
         return session
 
     def swap(self, one: int, other: int) -> None:
-        """Let two slots change their contents."""
+        """Exchange the contents of two slots."""
         if one == other:
             return
         a, b = self._in_slot[one], self._in_slot[other]
@@ -93,11 +97,11 @@ class Sessions:
                 session.slot = slot
 
     def release(self, name: int) -> None:
-        """Forget a session, if it is known."""
+        """Remove a session if it exists."""
         session = self._by_name.pop(name, None)
         if session:
             self._in_slot[session.slot] = None
-        if not self._by_name:  # give the memory back: the policy may be about to learn
+        if not self._by_name:  # free the memory, which training may need
             self.cache = SlotCache()
             self._in_slot.clear()
 

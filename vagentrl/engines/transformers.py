@@ -1,4 +1,4 @@
-"""Samples from the actor's own Hugging Face module, in the same process."""
+"""An engine that samples from the actor's Hugging Face module in the trainer's process."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ from vagentrl.types import Finish
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# An episode takes a few turns of the event loop from its environment's answer to its next request.
+# Event loop iterations between two decoding steps: an episode needs a few of them to get from the
+# environment's answer to its next request.
 TICKS_BETWEEN_STEPS = 4
-# All others wait while a prompt is read, and few take nearly as long as many: requests join when
-# they are at least this share of the open ones. Measured: 0 is up to 30 % slower, anything from 1/8
-# to 1/2 the same.
+# Decoding pauses while prompts are read, and reading one prompt takes almost as long as reading
+# several together. New requests therefore wait until they are at least this share of all requests.
+# Measured: 0 is up to 30 % slower; 1/8 to 1/2 make no difference.
 ADMIT_SHARE = 1 / 8
 
 
 @dataclass(eq=False)
 class _Row:
-    """A reply in the making.
+    """A request and its reply so far: one row of the batch.
 
     Attributes:
-        limit: Most tokens that the reply may have.
-        draws: The random number that decides each token.
+        request: The request.
+        answer: Future that receives the finished reply.
+        limit: Maximum length of the reply in tokens.
+        draws: Random number of each token.
         policy_version: Version of the weights that sample the reply.
+        reply: The tokens sampled so far.
+        logprobs: Their log-probs.
     """
 
     request: GenerationRequest
@@ -59,23 +64,23 @@ class _Row:
 
 
 class TransformersEngine(Engine):
-    """Continuous batching over the policy itself, or over a copy of it.
+    """Continuous batching with the policy itself, or with a copy of it.
 
-    A reply leaves the batch when it ends, and a new request joins between two tokens. Keys and
-    values are kept from turn to turn, so a turn reads only what it adds to the context.
+    A reply leaves the batch when it ends, and new requests join between two decoding steps. Keys
+    and values are kept from turn to turn, so a turn reads only the tokens it adds to the context.
 
     Args:
-        max_batch: Replies sampled at a time.
-        max_sessions: Episodes whose keys and values are kept; the one unused for longest is
-            forgotten and, when it comes back, read again.
-        prefill_tokens: New tokens, padding included, that one forward pass reads at most; a
-            longer prompt is read alone.
-        own_copy: Sample from a copy of the weights, which the actor's next steps leave as it is;
-            what `data.staleness` needs.
+        max_batch: Maximum number of replies sampled at a time.
+        max_sessions: Maximum number of episodes whose keys and values are kept. Beyond it the
+            least recently used one is evicted; its context is read again if it continues.
+        prefill_tokens: Maximum number of new tokens, padding included, that one forward pass
+            reads; a longer prompt is read alone.
+        own_copy: Sample from a copy of the weights, which optimizer steps do not change.
+            `data.staleness` needs it.
 
     Attributes:
-        prefilled_tokens: Prompt tokens read since the engine was made.
-        reused_tokens: Prompt tokens that were in the cache already.
+        prefilled_tokens: Prompt tokens read since the engine was created.
+        reused_tokens: Prompt tokens that were already in the cache.
     """
 
     def __init__(
@@ -87,18 +92,18 @@ class TransformersEngine(Engine):
     ) -> None:
         if not 1 <= max_batch <= max_sessions:
             raise ConfigError(
-                f"max_batch is {max_batch} and max_sessions {max_sessions}; every reply needs a "
-                "session of its own: give 1 <= max_batch <= max_sessions"
+                f"max_batch is {max_batch} and max_sessions is {max_sessions}; every reply needs "
+                "its own session: give 1 <= max_batch <= max_sessions"
             )
         self.max_batch = max_batch
         self.max_sessions = max_sessions
         self.prefill_tokens = prefill_tokens
-        self.samples_apart = own_copy
+        self.samples_from_copy = own_copy
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self._waiting: deque[_Row] = deque()
         self._active: list[_Row] = []  # row i is in slot i of the cache
-        self._pump: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def prepare(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -110,7 +115,7 @@ class TransformersEngine(Engine):
                 "sampled; await them first"
             )
         model = cast("PreTrainedModel", policy)
-        if self.samples_apart:
+        if self.samples_from_copy:
             model = self._copy(model)
         self._policy = CachedPolicy(model, self._vocabulary, self.max_sessions)
         banned = sorted(self._vocabulary.banned_ids)
@@ -130,13 +135,13 @@ class TransformersEngine(Engine):
         answer = asyncio.get_running_loop().create_future()
         draws = uniforms(request.seed, limit)
         self._waiting.append(_Row(request, answer, limit, draws, self.policy_version))
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._run())
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
         return await answer
 
     def release(self, session: int) -> None:
         rows = self._rows_of(session)
-        for row in rows:  # the pump drops them, and the session with them
+        for row in rows:  # `_drop_abandoned` removes the rows and their session
             row.fail(EngineError("the session was released in mid-reply"))
         if not rows and self.policy_version >= 0:
             self._policy.sessions.release(session)
@@ -148,14 +153,17 @@ class TransformersEngine(Engine):
     def _check(self, request: GenerationRequest) -> None:
         if self.policy_version < 0:
             raise EngineError("no weights to sample from yet; call update_weights first")
-        check_request(request, self._vocabulary, sees=self._policy.image_token_id is not None)
+        reads_images = self._policy.image_token_id is not None
+        check_request(request, self._vocabulary, reads_images=reads_images)
         if not all(row.answer.done() for row in self._rows_of(request.session)):
-            raise EngineError(f"session {request.session} awaits a reply already; one at a time")
+            raise EngineError(
+                f"session {request.session} already awaits a reply; send one request at a time"
+            )
 
-    # ----------------------------------------------------------------------------- the pump
+    # ------------------------------------------------------------------- the decoding task
 
     async def _run(self) -> None:
-        """Step while there is work, and let the episodes run in between."""
+        """Decode while there are requests, and let the episodes run between two steps."""
         try:
             with self._policy.sampling_mode():
                 while self._waiting or self._active:
@@ -166,16 +174,15 @@ class TransformersEngine(Engine):
                     self._admit()
                     self._decode()
                     self.busy_s += time.perf_counter() - started
-        except Exception as error:  # who waits for a reply raises it
+        except Exception as error:  # raised by every `generate` that awaits a reply
             dead = EngineDead(
-                f"the policy could not go on with {len(self._active)} replies: {error!r}. The "
-                "batch that was being played is not learned from; resume the run from its last "
-                "checkpoint with --ckpt_path. Where memory was short, lower max_batch or "
-                "max_sessions"
+                f"sampling failed while {len(self._active)} replies were in progress: {error!r}. "
+                "The current batch is lost; resume the run from its last checkpoint with "
+                "--ckpt_path. If memory ran out, lower max_batch or max_sessions"
             )
             dead.__cause__ = error
             self._stop(dead)
-        except BaseException as error:  # nobody may wait for a pump that has stopped
+        except BaseException as error:  # without this, `generate` would wait forever
             self._stop(EngineError(f"sampling was interrupted: {error!r}"))
             raise
 
@@ -191,7 +198,7 @@ class TransformersEngine(Engine):
             self._waiting.remove(row)
         for index in reversed(range(len(self._active))):
             if self._active[index].answer.done():
-                abandoned.append(self._retire(index))
+                abandoned.append(self._remove(index))
         for row in abandoned:
             self._policy.sessions.release(row.request.session)
 
@@ -201,7 +208,7 @@ class TransformersEngine(Engine):
             return
         rows = [self._waiting[i] for i in range(min(waiting, self.max_batch - len(self._active)))]
         unread = [self._policy.unread(row.request) for row in rows]
-        for batch in _similar(unread, self.prefill_tokens):
+        for batch in _batches_by_length(unread, self.prefill_tokens):
             self._prefill([rows[index] for index in batch])
         for _ in rows:
             self._waiting.popleft()
@@ -213,17 +220,17 @@ class TransformersEngine(Engine):
         try:
             logits = self._policy.prefill(requests, first)
         except Exception as error:
-            self._read_alone(rows, error)
+            self._prefill_one_by_one(rows, error)
             return
         self.prefilled_tokens += unread
         self.reused_tokens += sum(len(request.prompt_ids) for request in requests) - unread
         self._active += rows
-        self._extend(first, logits)
+        self._sample_tokens(first, logits)
 
-    def _read_alone(self, rows: Sequence[_Row], error: Exception) -> None:
-        """One bad prompt must not fail those that were read with it."""
+    def _prefill_one_by_one(self, rows: Sequence[_Row], error: Exception) -> None:
+        """Read the prompts of a failed batch separately, so that only the bad one fails."""
         if isinstance(error, torch.AcceleratorError):
-            raise error  # the device is gone, whatever the prompt
+            raise error  # the device failed, so every prompt would
         if len(rows) == 1:
             refused = EngineError(f"the policy could not read the prompt: {error}")
             refused.__cause__ = error
@@ -236,11 +243,12 @@ class TransformersEngine(Engine):
 
     def _decode(self) -> None:
         if self._active:
-            self._extend(0, self._policy.decode([row.reply[-1] for row in self._active]))
+            logits = self._policy.decode([row.reply[-1] for row in self._active])
+            self._sample_tokens(0, logits)
 
     @torch.inference_mode()
-    def _extend(self, first: int, logits: Tensor) -> None:
-        """Draw a token for every active row from `first` on; those that end leave."""
+    def _sample_tokens(self, first: int, logits: Tensor) -> None:
+        """Sample a token for every active row from `first` on, and remove finished rows."""
         rows = self._active[first:]
         allowed = logits.index_fill(1, self._banned, -torch.inf)
         draws = [row.draws[len(row.reply)] for row in rows]
@@ -257,10 +265,10 @@ class TransformersEngine(Engine):
             row = self._active[index]
             stopped = row.reply[-1] in self._vocabulary.stop_ids
             if stopped or len(row.reply) == row.limit:
-                self._retire(index).finish("stop" if stopped else "length")
+                self._remove(index).finish("stop" if stopped else "length")
 
-    def _retire(self, index: int) -> _Row:
-        """Take a row out; the last one moves into its place, so that no slot between is idle."""
+    def _remove(self, index: int) -> _Row:
+        """Remove an active row; the last row takes its slot, so that no slot is unused."""
         last = len(self._active) - 1
         self._policy.sessions.swap(index, last)
         self._active[index], self._active[last] = self._active[last], self._active[index]
@@ -272,16 +280,16 @@ class TransformersEngine(Engine):
             row.fail(error)
 
 
-def _similar(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices of prompts to read together.
+def _batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Group prompts of similar lengths into batches and yield their indices.
 
-    Padded to the longest they stay within the budget, and none is much longer than another.
+    A batch, padded to its longest prompt, has at most `budget` tokens (unless it is one prompt).
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         longest = lengths[index]
-        much = longest > 16 + 2 * lengths[batch[0]] if batch else False
-        if batch and (much or longest * (len(batch) + 1) > budget):
+        dissimilar = longest > 16 + 2 * lengths[batch[0]] if batch else False
+        if batch and (dissimilar or longest * (len(batch) + 1) > budget):
             yield batch
             batch = []
         batch.append(index)

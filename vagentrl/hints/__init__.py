@@ -1,4 +1,4 @@
-"""Hints from a second model: verbal epsilon-greedy exploration."""
+"""Verbal epsilon-greedy exploration: a second model gives the agent hints."""
 
 from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
 from vagentrl.hints.chat_hints import ChatHintModel

@@ -1,4 +1,4 @@
-"""What a hint model is: it writes the agent a hint before a turn."""
+"""The `HintModel` interface: writes a hint for the agent before a turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HintKind = Literal["explore", "exploit"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """An earlier turn: what the agent saw, hint included, and what it replied."""
+    """An earlier turn: the observation, with its hint, and the agent's reply."""
 
     observation: Observation
     reply: Reply
@@ -22,15 +22,15 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a hint is asked for.
+    """The turn for which a hint is requested.
 
     Attributes:
-        kind: ``explore`` asks for another way, ``exploit`` for the best next step.
-        environment: In the state that the agent is about to act in; not to be stepped.
-        past: Earlier turns of the episode, the last one last.
-        observation: What the agent sees now.
-        seeds: Of the episode's start, of its transitions, and the number of the turn: together
-            they are never the same for two turns of a run.
+        kind: ``explore`` requests a different approach, ``exploit`` the best next step.
+        environment: The environment in its current state. A hint model must not step it.
+        past: Earlier turns of the episode, oldest first.
+        observation: The current observation, without a hint.
+        seeds: The episode's seed, its transition seed, and the number of the turn; unique for
+            every turn of a run.
     """
 
     kind: HintKind
@@ -42,14 +42,14 @@ class Situation:
 
 @dataclass(frozen=True)
 class Hint:
-    """What the agent is told, and what it took to write it.
+    """A hint, with its token counts and cost.
 
     Attributes:
         text: The hint.
-        action: The action that it names, where that is known.
-        prompt_tokens: Tokens that the model read.
-        reply_tokens: Tokens that it wrote.
-        cost: Price of both, in the currency that the model's prices were given in.
+        action: The action that the hint suggests; None if unknown.
+        prompt_tokens: Number of tokens in the hint model's prompt.
+        reply_tokens: Number of tokens in its reply.
+        cost: Price of all tokens, in the currency of the model's prices.
     """
 
     text: str
@@ -60,22 +60,22 @@ class Hint:
 
 
 class HintModel(ABC):
-    """Writes hints. One is shared by the environments of a process, each in a thread of its own."""
+    """Writes hints. All environments of a process share one; each calls it from its own thread."""
 
     @property
     def replays(self) -> bool:
-        """Whether an episode that is played again gets the same hints again."""
+        """Whether an episode that is played again gets the same hints."""
         return True
 
     @property
     def waits_s(self) -> float:
-        """Seconds after which `hint` gives up; 0 where it does not wait for anything."""
+        """Seconds after which `hint` times out; 0 if it never waits."""
         return 0.0
 
     @abstractmethod
     def hint(self, situation: Situation) -> Hint | None:
-        """Write a hint; None when there is nothing to say.
+        """Write a hint; None if the model has no hint for this turn.
 
         Raises:
-            ChatError: When the model gave no answer.
+            ChatError: When the model fails.
         """

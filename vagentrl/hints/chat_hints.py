@@ -1,4 +1,4 @@
-"""Hints from a chat model behind an endpoint."""
+"""Hints from a chat model."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ OPTIONAL = ("history", "state")
 
 
 class ChatHintModel(HintModel):
-    """Asks a chat model, with one of two templates.
+    """Asks a chat model for hints, with one prompt template to explore and one to exploit.
 
-    Templates are text files. ``{task}`` stands for the system prompt of the environment,
-    ``{observation}`` for what the agent sees now, ``{history}`` for the turns before, and
-    ``{state}`` for the true state in words, which a model that reads no images cannot do without
-    where observations are images. A brace that is meant as one is doubled.
+    Templates are text files. ``{task}`` stands for the environment's system prompt,
+    ``{observation}`` for the current observation, ``{history}`` for the earlier turns, and
+    ``{state}`` for the true state in words, which a text-only model needs if observations are
+    images. Write literal braces as ``{{`` and ``}}``.
 
     Args:
-        model: Writes the hints.
-        exploit_template: File with the template for hints to exploit; None for ours.
-        explore_template: File with the template for hints to explore; None for ours.
-        max_tokens: Tokens that a hint may have.
-        patience_s: Seconds that a hint may take in all, also those in which it waits for its turn
-            at the model; then there is none. `data.timeout_s` does not count them.
-        record: Folder in which every hint is kept. An episode that is played again, in a resumed
-            run for instance, gets the same hints out of it and is not charged for them twice.
-            None asks anew.
+        model: The chat model to ask.
+        exploit_template: File with the template for hints to exploit; None for the default.
+        explore_template: File with the template for hints to explore; None for the default.
+        max_tokens: Maximum length of a hint in tokens.
+        patience_s: Seconds until a hint times out, including the time in the model's queue.
+            `data.timeout_s` does not count this time.
+        record: Folder in which all hints are kept. An episode that is played again, for instance
+            in a resumed run, gets the recorded hints at no cost. None keeps no hints.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class ChatHintModel(HintModel):
         prompt = self.prompt(situation)
         path = self._path(prompt, situation)
         if path is not None and path.is_file():
-            return Hint(path.read_bytes().decode())  # which costs nothing
+            return Hint(path.read_bytes().decode())  # a recorded hint costs nothing
         reply = run_in_background(self._ask(prompt))
         text = reply.text.strip()
         if not text:
@@ -93,24 +92,24 @@ class ChatHintModel(HintModel):
                 return await self.model.complete(prompt, max_tokens=self.max_tokens)
         except TimeoutError as error:
             raise ChatError(
-                f"no hint within {self.patience_s:g} s, the time in which it waited for its turn "
-                "included; raise ChatHintModel.patience_s, or allow the model more connections "
-                "and requests, or play fewer episodes at once"
+                f"no hint within {self.patience_s:g} s, including the time in the model's queue; "
+                "raise ChatHintModel.patience_s, allow the model more connections and requests, "
+                "or play fewer episodes at once"
             ) from error
 
     def prompt(self, situation: Situation) -> str:
-        """What the model is asked."""
+        """Return the prompt for a hint."""
         environment = situation.environment
         state = environment.state()
         return self._templates[situation.kind].format(
             task=environment.system_prompt(),
             observation=situation.observation.text,
             state="not known" if state is None else state.natural,
-            history="\n\n".join(map(_written, situation.past)) or "nothing yet",
+            history="\n\n".join(map(_format_turn, situation.past)) or "nothing yet",
         )
 
     def _path(self, prompt: str, situation: Situation) -> Path | None:
-        """Where the hint is kept: another place for another prompt, model, episode or turn."""
+        """Return the hint's file, which is unique to the prompt, the model and the turn."""
         if self._record is None:
             return None
         about = [self.model.identity(), self.max_tokens, prompt, *situation.seeds]
@@ -119,7 +118,7 @@ class ChatHintModel(HintModel):
 
 
 def read_template(kind: str, path: str | None) -> str:
-    """A template's text, ours or from a file, once its placeholders are as they should be."""
+    """Read a template, the default or the user's, and check its placeholders."""
     source = files("vagentrl.hints") / "templates" / f"{kind}.txt" if path is None else Path(path)
     try:
         text = source.read_text(encoding="utf-8")
@@ -129,27 +128,27 @@ def read_template(kind: str, path: str | None) -> str:
         found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
     except ValueError as error:
         raise ConfigError(
-            f"{kind}_template {path!r}: {error}; double a brace that is meant as one"
+            f"{kind}_template {path!r}: {error}; double a brace that is meant literally"
         ) from error
     missing = [name for name in REQUIRED if name not in found]
     unknown = sorted(found - {*REQUIRED, *OPTIONAL})
     if missing or unknown:
         raise ConfigError(
-            f"{kind}_template {path!r} lacks {missing} and has the unknown {unknown}; its "
-            f"placeholders are {REQUIRED}, and if wanted {OPTIONAL}; double a brace that is meant "
-            "as one"
+            f"{kind}_template {path!r} lacks {missing} and has the unknown {unknown}; the "
+            f"placeholders {REQUIRED} are required and {OPTIONAL} optional; double a brace that is "
+            "meant literally"
         )
     return text
 
 
-def _written(exchange: Exchange) -> str:
+def _format_turn(exchange: Exchange) -> str:
     saw = [exchange.observation.text, exchange.observation.hint]
     lines = ["The agent saw:", *filter(None, saw), "The agent replied:", exchange.reply.text]
     return "\n".join(lines)
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, also when several processes write."""
+    """Write a file atomically, because several processes may write the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(text.encode())
@@ -163,10 +162,10 @@ _loops: list[asyncio.AbstractEventLoop] = []
 
 
 def run_in_background(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine in the one event loop that all environments of a process share.
+    """Run a coroutine in the event loop that all environments of a process share, and wait.
 
-    So the connections of a client are used again, its limits hold for all of them together, and as
-    many hints are on their way as there are environments waiting.
+    With a shared loop, clients reuse their connections, their limits apply to all environments
+    together, and hints for several environments are written concurrently.
     """
     with _starting:
         if not _loops:

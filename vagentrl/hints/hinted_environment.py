@@ -1,4 +1,4 @@
-"""Verbal epsilon-greedy: hints in what the agent sees, to explore or to exploit."""
+"""An environment that adds hints, to explore or to exploit, to the agent's observations."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STREAM = 6
-"""Sets these draws apart from others that are made with the seeds of an episode."""
+"""Makes the random stream of this module differ from others that use the episode's seeds."""
 
 
 class HintedEnvironment(Environment):
-    """An environment with hints: before each turn a model is asked for one.
+    """Wraps an environment and asks a hint model for a hint before each turn.
 
-    Which template it is asked with is drawn anew for every turn: z ~ Bernoulli(epsilon), 1
-    explores, 0 exploits. The hint is put after the observation. It is part of what the agent sees,
-    and never of the loss or of the reward.
+    The kind of hint is drawn for every turn: z ~ Bernoulli(epsilon), where 1 explores and 0
+    exploits. The hint follows the observation. It is part of the agent's context, and has no
+    effect on the loss mask or the reward.
 
     Args:
-        env: The environment to give hints in.
+        env: The environment to wrap.
         hint_model: Writes the hints.
-        epsilon: Probability that a hint is one to explore; 0 asks for hints to exploit only. It is
-            not the probability of a hint, which is `hint_share`.
-        hint_share: Probability that a turn has a hint at all; 1 is the published method. Turns
-            without one train the agent for the time when there are none.
-        hint_held_out: Whether held-out episodes have hints too.
-        note: Said of the hints at the end of the system prompt; empty says nothing.
-        shown_as: What the agent sees of a hint, with ``{hint}`` where its text belongs.
-        on_failure: What happens when the hint model fails: the turn has ``no_hint``, which is
-            counted, or ``fail_episode``.
-        memory: Earlier turns that the hint model is told of; None for all.
+        epsilon: Probability that a hint is to explore; with 0, all hints are to exploit. The
+            probability that there is a hint is `hint_share`.
+        hint_share: Probability that a turn has a hint; 1 is the published method. Turns without
+            hints prepare the agent to act without them.
+        hint_held_out: Whether validation and test episodes have hints too.
+        note: A sentence about hints at the end of the system prompt; empty for none.
+        shown_as: Text that the agent sees for a hint, with ``{hint}`` in place of the hint.
+        on_failure: What to do when the hint model fails: ``no_hint`` plays the turn without a
+            hint and counts the failure, ``fail_episode`` fails the episode.
+        memory: Number of earlier turns that the hint model sees; None for all.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class HintedEnvironment(Environment):
             if not isinstance(share, Schedule):
                 check_share(f"HintedEnvironment.{name}", share)
         if "{hint}" not in shown_as:
-            raise ConfigError(f"shown_as is {shown_as!r}; write {{hint}} where the hint belongs")
+            raise ConfigError(
+                f"shown_as is {shown_as!r}; write {{hint}} where the hint's text belongs"
+            )
         if memory is not None and memory < 0:
             raise ConfigError(f"memory is {memory}; give a number of turns, or null for all")
         self.environment = env()
@@ -77,13 +79,13 @@ class HintedEnvironment(Environment):
         self.on_failure = on_failure
         self._past: deque[Exchange] = deque(maxlen=memory)
         self._iteration = 0
-        self._kind: HintKind | None = None  # of the hint that was asked for
+        self._kind: HintKind | None = None  # kind of the requested hint
         self._hint: Hint | None = None
         self._warned = False
 
     @property
     def hint(self) -> Hint | None:
-        """The hint that the agent sees now."""
+        """The hint in the current observation."""
         return self._hint
 
     @property
@@ -102,7 +104,7 @@ class HintedEnvironment(Environment):
         self._seeds = (seed, transition_seed)
         self._turn = 0
         self._past.clear()
-        self._observation = self._advise(self.environment.reset(seed, transition_seed))
+        self._observation = self._add_hint(self.environment.reset(seed, transition_seed))
         return self._observation
 
     def step(self, reply: Reply) -> StepResult:
@@ -111,12 +113,12 @@ class HintedEnvironment(Environment):
         self._past.append(Exchange(self._observation, reply))
         self._turn += 1
         self._observation, self._kind, self._hint = result.observation, None, None
-        if not (result.terminated or result.truncated):  # else nobody is left to be told
-            self._observation = self._advise(result.observation)
+        if not (result.terminated or result.truncated):
+            self._observation = self._add_hint(result.observation)
         return replace(result, observation=self._observation, metrics={**result.metrics, **metrics})
 
-    def _advise(self, observation: Observation) -> Observation:
-        """The observation with a hint, if the turn is to have one."""
+    def _add_hint(self, observation: Observation) -> Observation:
+        """Return the observation with a hint, if one is drawn for this turn."""
         self._kind, self._hint = self._draw(), None
         if self._kind is None:
             return observation
@@ -132,7 +134,7 @@ class HintedEnvironment(Environment):
         except ChatError as error:
             if self.on_failure == "fail_episode":
                 raise
-            if not self._warned:  # all are counted; one is told
+            if not self._warned:  # all failures are counted, but only the first is logged
                 log.warning("no hint in turn %d of seed %d: %s", self._turn, self._seeds[0], error)
             self._warned = True
             self._failed = True
@@ -142,10 +144,10 @@ class HintedEnvironment(Environment):
         return replace(observation, hint=self.shown_as.replace("{hint}", self._hint.text))
 
     def _draw(self) -> HintKind | None:
-        """Whether to give a hint in this turn, and which.
+        """Draw the kind of hint for this turn; None for no hint.
 
-        Both numbers are always drawn, so that runs which differ in a share alone differ in the
-        turns that it decides.
+        Both random numbers are always drawn, so that runs with a different `hint_share` or
+        `epsilon` differ only in the turns that this setting decides.
         """
         self._failed = False
         if split_of(self._seeds[0]) != "train" and not self.hint_held_out:
@@ -157,7 +159,7 @@ class HintedEnvironment(Environment):
         return "explore" if explored < share_at(self.epsilon, self._iteration) else "exploit"
 
     def _metrics(self, reply: Reply) -> dict[str, float]:
-        """What the hint of the turn took, and whether it was followed."""
+        """Return the turn's metrics: the hint's tokens and cost, and whether it was followed."""
         hint = self._hint
         if hint is None:
             return {
@@ -178,7 +180,7 @@ class HintedEnvironment(Environment):
             metrics["hints_followed"] = float(hint.action.casefold() in followed)
         return metrics
 
-    # ------------------------------------------------------------ what the environment itself says
+    # ------------------------------------------------------- methods of the wrapped environment
 
     def system_prompt(self) -> str:
         return "\n".join(filter(None, (self.environment.system_prompt(), self.note)))
@@ -187,7 +189,7 @@ class HintedEnvironment(Environment):
         return self.environment.state()
 
     def initial_state(self, seed: int) -> Hashable | None:
-        return self.environment.initial_state(seed)  # which asks for no hint
+        return self.environment.initial_state(seed)  # without asking for a hint
 
     def rubric(self) -> str:
         return self.environment.rubric()

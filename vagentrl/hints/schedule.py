@@ -1,4 +1,4 @@
-"""A share that changes over the training."""
+"""Probabilities that change in the course of training."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from vagentrl.errors import ConfigError
 
 @dataclass(frozen=True)
 class Schedule:
-    """From one share to another over so many iterations, and then it stays.
+    """A share that goes from one value to another over a number of iterations, and then stays.
 
     Args:
         start: The share in iteration 0.
         end: The share from iteration `iterations` on.
-        iterations: How long the way takes.
-        shape: ``linear``; ``cosine``, which leaves and arrives gently; or ``exponential``, which
+        iterations: Number of iterations until `end` is reached.
+        shape: ``linear``; ``cosine``, which changes slowly at both ends; or ``exponential``, which
             changes by the same factor in every iteration and so needs shares above 0.
     """
 
@@ -33,26 +33,26 @@ class Schedule:
             raise ConfigError(f"Schedule.iterations is {self.iterations}; give 1 or more")
         if self.shape == "exponential" and min(self.start, self.end) == 0:
             raise ConfigError(
-                f"an exponential Schedule goes from {self.start} to {self.end}, but no factor "
-                "leads to or from 0; give a small share, or another shape"
+                f"an exponential Schedule cannot go from {self.start} to {self.end}, because no "
+                "factor leads to or from 0; give a small share, or another shape"
             )
 
     def at(self, iteration: int) -> float:
         """The share in an iteration."""
-        way = min(iteration / self.iterations, 1.0)
+        progress = min(iteration / self.iterations, 1.0)
         if self.shape == "exponential":
-            return self.start * (self.end / self.start) ** way
+            return self.start * (self.end / self.start) ** progress
         if self.shape == "cosine":
-            way = (1 - math.cos(math.pi * way)) / 2
-        return self.start + way * (self.end - self.start)
+            progress = (1 - math.cos(math.pi * progress)) / 2
+        return self.start + progress * (self.end - self.start)
 
 
 def share_at(share: float | Schedule, iteration: int) -> float:
-    """A share that may have a schedule."""
+    """Return the share in an iteration, whether it is constant or follows a schedule."""
     return share.at(iteration) if isinstance(share, Schedule) else share
 
 
 def check_share(name: str, share: float) -> None:
-    """Raise unless it is one."""
+    """Raise ConfigError unless `share` is from 0 to 1."""
     if not 0 <= share <= 1:
-        raise ConfigError(f"{name} is {share}; it is a share between 0 and 1")
+        raise ConfigError(f"{name} is {share}; give a number from 0 to 1")

@@ -1,4 +1,4 @@
-"""Hints without a model: the environment's oracle, which now and then is wrong."""
+"""Hints without a model, from the environment's oracle, with errors at a given rate."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from vagentrl.hints.base import Hint, HintModel, Situation
 from vagentrl.hints.schedule import check_share
 
 _STREAM = 7
-"""Sets these draws apart from others that are made with the seeds of an episode."""
+"""Makes the random stream of this module differ from others that use the episode's seeds."""
 
 
 class ScriptedHintModel(HintModel):
-    """Names an action: to exploit the oracle's, to explore one not tried yet.
+    """Suggests the oracle's action to exploit, and an untried action to explore.
 
-    Its hints follow from the episode's seeds and the replies alone. It has nothing to say where the
-    oracle does not.
+    The hints depend only on the episode's seeds and replies. There is no hint to exploit if the
+    oracle has no plan.
 
     Args:
-        right: Probability that a hint to exploit names the oracle's action; otherwise it names one
-            of the others, all equally likely.
-        actions: The actions to name; empty for those that the environment names.
-        exploit_text: A hint to exploit, with ``{action}`` where the action's name belongs.
-        explore_text: A hint to explore. Its action is one that the agent has not played where it
-            saw what it sees now, or any if there is none left.
+        right: Probability that a hint to exploit suggests the oracle's action; otherwise it
+            suggests one of the other actions with equal probability.
+        actions: The actions to suggest; empty for the environment's `action_names`.
+        exploit_text: Text of a hint to exploit, with ``{action}`` in place of the action.
+        explore_text: Text of a hint to explore. It suggests an action that the agent has not
+            played at the same observation in this episode, or any action if all were played.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class ScriptedHintModel(HintModel):
     def hint(self, situation: Situation) -> Hint | None:
         rng = np.random.default_rng((_STREAM, *situation.seeds, 1))
         if situation.kind == "explore":
-            return self._say(self.explore_text, self._untried(situation, rng))
+            return self._hint(self.explore_text, self._untried(situation, rng))
         plan = situation.environment.oracle()
         if not plan:
             return None
         others = [name for name in self._names(situation.environment) if name != plan[0]]
         wrong = rng.random() >= self.right and others
-        return self._say(self.exploit_text, rng.choice(others) if wrong else plan[0])
+        return self._hint(self.exploit_text, rng.choice(others) if wrong else plan[0])
 
     def _untried(self, situation: Situation, rng: np.random.Generator) -> str:
         now = situation.observation
@@ -69,7 +69,7 @@ class ScriptedHintModel(HintModel):
         names = self._names(situation.environment)
         return rng.choice([name for name in names if name.casefold() not in tried] or names)
 
-    def _say(self, text: str, action: str) -> Hint:
+    def _hint(self, text: str, action: str) -> Hint:
         return Hint(text.replace("{action}", action), action=str(action))
 
     def _names(self, environment: Environment) -> list[str]:
@@ -78,6 +78,6 @@ class ScriptedHintModel(HintModel):
         if isinstance(environment, ActionEnvironment):
             return list(environment.action_names)
         raise ConfigError(
-            f"ScriptedHintModel.actions is empty, but {type(environment).__name__} names no "
-            "actions; give some (only an ActionEnvironment has names of its own)"
+            f"ScriptedHintModel.actions is empty, but {type(environment).__name__} has no "
+            "action_names, because it is not an ActionEnvironment; give actions"
         )

@@ -74,7 +74,7 @@ def _check_staleness(data: Rollouts) -> None:
             "that go on from batch to batch cannot be resumed exactly when the next batch is "
             "played ahead; leave out one of the two"
         )
-    if not data.engine.samples_apart:
+    if not data.engine.samples_from_copy:
         raise ConfigError(
             f"data.staleness is {data.staleness} and data.engine is "
             f"{type(data.engine).__name__}, which samples from the very weights that learn; "

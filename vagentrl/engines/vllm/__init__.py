@@ -1,4 +1,4 @@
-"""The vLLM engine. vLLM itself is imported when the first weights arrive."""
+"""The vLLM engines. vLLM itself is imported at the first `update_weights`."""
 
 from vagentrl.engines.vllm.engine import VLLMEngine
 

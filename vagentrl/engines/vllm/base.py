@@ -1,4 +1,4 @@
-"""What vLLM's placements share: which requests are answered, what is counted, and the canary."""
+"""The common base of the vLLM engines: checks, counts, files of weights, and the canary."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Compare = Callable[[Collection[str] | None], dict[str, bool]]
-"""Whether vLLM holds the weights of these names (None: all), as far as they can be read back."""
+"""Compares the weights of these names (None for all) with vLLM's.
+
+The result says, for each weight that can be read back, whether it is equal.
+"""
 
 
 class Adapter(NamedTuple):
-    """A LoRA adapter as vLLM wants it: by a name and a number that no other has, in a folder."""
+    """A saved LoRA adapter, with the unique name and unique number that vLLM requires."""
 
     name: str
     number: int
@@ -36,18 +39,18 @@ class Adapter(NamedTuple):
 
 
 class VLLMBase(Engine):
-    """An engine whose weights are a copy that vLLM holds.
+    """An engine that samples with vLLM, which holds its own copy of the weights.
 
     Args:
-        tolerance: Mean difference of the canary's log-probs that is still called equal; None:
-            0.001 in float32, 0.05 in bfloat16, 0.02 in float16.
-        folder: Where weights are handed over that go through files; None: memory (``/dev/shm``) if
-            there is such a thing.
+        tolerance: Largest mean absolute difference of the canary's log-probs that counts as equal;
+            None for 0.001 in float32, 0.05 in bfloat16 and 0.02 in float16.
+        folder: Folder for weights that are passed to vLLM in files; None for shared memory
+            (``/dev/shm``) where it exists, otherwise the system's temporary folder.
 
     Attributes:
-        prefilled_tokens: Prompt tokens read since the engine was made.
+        prefilled_tokens: Prompt tokens read since the engine was created.
         reused_tokens: Prompt tokens whose keys and values were in the prefix cache.
-        canary_gap: The canary's mean difference of log-probs after the last update.
+        canary_gap: The canary's mean absolute difference of log-probs after the last update.
     """
 
     def __init__(self, tolerance: float | None, folder: str | None = None) -> None:
@@ -56,113 +59,117 @@ class VLLMBase(Engine):
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self.canary_gap = 0.0
-        self._name = f"vagentrl-{uuid.uuid4().hex[:8]}"  # of what this trainer hands over
-        self._handed_over: tempfile.TemporaryDirectory[str] | None = None
+        self._name = f"vagentrl-{uuid.uuid4().hex[:8]}"  # makes names unique to this trainer
+        self._transfer_folder: tempfile.TemporaryDirectory[str] | None = None
         self._adapter: Adapter | None = None
-        self._weights: str | None = None  # the folder in which they are handed over
-        self._readable: frozenset[str] | None = None  # weights that can be read back
-        self._blocks: list[list[str]] = []  # weights that are looked at together, in turns
+        self._weights: str | None = None  # folder with the latest saved weights
+        self._readable: frozenset[str] | None = None  # names of weights that can be read back
+        self._blocks: list[list[str]] = []  # blocks of weights; each update compares the next one
 
     def prepare(self, vocabulary: Vocabulary) -> None:
-        check_installed()  # not before: a configuration for GPUs can be read without them
+        # Checked here, not in __init__, so that configurations can be parsed without vLLM.
+        check_installed()
         self._vocabulary = vocabulary
 
-    def _file(self, name: str) -> str:
-        """Path of a file, or folder, that is handed over."""
-        if self._handed_over is None:
-            _sweep(self.folder or tempfile.gettempdir())
-            self._handed_over = tempfile.TemporaryDirectory(
+    def _transfer_path(self, name: str) -> str:
+        """Return a path inside this engine's folder for files that vLLM reads."""
+        if self._transfer_folder is None:
+            _remove_stale_folders(self.folder or tempfile.gettempdir())
+            self._transfer_folder = tempfile.TemporaryDirectory(
                 prefix=f"vagentrl-{platform.node()}-{os.getpid()}-", dir=self.folder
             )
-        return str(Path(self._handed_over.name) / name)
+        return str(Path(self._transfer_folder.name) / name)
 
     def _save_weights(self, policy: PreTrainedModel) -> str:
-        """The folder with the policy's weights as they are now; the one before is gone."""
+        """Save the policy's current weights, delete the previous ones, and return the folder."""
         if self._weights is not None:
-            shutil.rmtree(self._weights)  # first: there may be no room for both
-        self._weights = self._file(f"weights-{uuid.uuid4().hex[:8]}")
+            shutil.rmtree(self._weights)  # deleted first: there may not be space for both
+        self._weights = self._transfer_path(f"weights-{uuid.uuid4().hex[:8]}")
         save(weights_of(policy), self._weights)
         return self._weights
 
     def _save_adapter(self, policy: PreTrainedModel) -> Adapter:
-        """The policy's adapter as it is now."""
+        """Save the policy's current adapter."""
         number = 1 + (self._adapter.number if self._adapter is not None else 0)
         name = f"{self._name}-adapter-{number}"
-        adapter = Adapter(name, number, self._file(name))
+        adapter = Adapter(name, number, self._transfer_path(name))
         save_adapter(policy, adapter.path)
         return adapter
 
-    def _know(self, policy: PreTrainedModel) -> None:
+    def _read_image_layout(self, policy: PreTrainedModel) -> None:
         self._image_token, self._merge = image_layout(policy.config)
 
     def _check(self, request: GenerationRequest) -> None:
         if self.policy_version < 0:
             raise EngineError("no weights to sample from yet; call update_weights first")
-        check_request(request, self._vocabulary, sees=self._image_token is not None)
+        reads_images = self._image_token is not None
+        check_request(request, self._vocabulary, reads_images=reads_images)
 
     def _count(self, request_tokens: int, cached: int, generation: Generation) -> None:
         self.reused_tokens += cached
         self.prefilled_tokens += request_tokens - cached
         self.sampled_tokens += len(generation.reply_ids)
 
-    def _sing(
+    def _verify_weights(
         self,
         policy: PreTrainedModel,
         sample: Callable[[GenerationRequest], Generation],
         compare: Compare,
     ) -> None:
-        """Compare what the engine samples with the policy, and some of the weights themselves.
+        """Compare the engine's log-probs with the policy's, and one block of weights directly.
 
-        An update that was lost moves log-probs by less than arithmetic does when the learning rate
-        is small, and a weight by much more.
+        Log-probs alone do not reveal every lost update: with a small learning rate, an update
+        changes them by less than rounding does. The comparison of weights is exact.
 
         Raises:
             EngineError: When the engine does not have the policy's weights.
         """
 
         def blame() -> str | None:
-            return _differing(compare(None), self._readable)
+            return _first_difference(compare(None), self._readable)
 
         canary = Canary(policy, self._vocabulary, tolerance_for(policy, self.tolerance))
         self.canary_gap = canary.check(policy, sample(canary.request), blame)
         if self._readable is None:
-            # Before this the engine had no weights at all, so the canary has proved them: what
-            # differs nevertheless is kept in another form.
+            # The canary has just shown that the first update arrived. A weight that differs
+            # nevertheless is stored by vLLM in another form and cannot be compared.
             self._readable = frozenset(name for name, same in compare(None).items() if same)
             self._blocks = _blocks(policy, self._readable)
         elif self._blocks:
             block = self._blocks.pop(0)
             self._blocks.append(block)
-            if (culprit := _differing(compare(block), self._readable)) is not None:
+            culprit = _first_difference(compare(block), self._readable)
+            if culprit is not None:
                 raise EngineError(
                     f"the engine does not have the actor's weights: {culprit} differs; its update "
                     "was lost or changed"
                 )
 
 
-def _differing(same: dict[str, bool], readable: Collection[str] | None) -> str | None:
-    """The first weight that differs, of those that can be read back."""
-    names = (name for name, it_is in same.items() if not it_is)
+def _first_difference(equal: dict[str, bool], readable: Collection[str] | None) -> str | None:
+    """Return the name of the first readable weight that differs, or None."""
+    names = (name for name, is_equal in equal.items() if not is_equal)
     return next((name for name in names if readable is None or name in readable), None)
 
 
 def _blocks(policy: PreTrainedModel, readable: Collection[str]) -> list[list[str]]:
-    """Weights that learn, by the block of the model to which they belong.
+    """Return the names of the weights in each block of the model that has trainable weights.
 
-    What vLLM packs into one is within one block.
+    A block is a parent module such as ``layers.0.mlp``. Weights that vLLM packs into one belong to
+    the same block.
     """
     blocks: dict[str, list[str]] = {}
-    learning: set[str] = set()
+    trainable: set[str] = set()
     for name, parameter in parameters_of(policy):
         block = name.rsplit(".", 2)[0]
         blocks.setdefault(block, []).append(name)
         if parameter.requires_grad and name in readable:
-            learning.add(block)
-    return [names for block, names in blocks.items() if block in learning]
+            trainable.add(block)
+    return [names for block, names in blocks.items() if block in trainable]
 
 
-def _sweep(folder: str) -> None:
-    """Remove what processes of this machine left behind that were killed."""
+def _remove_stale_folders(folder: str) -> None:
+    """Delete the transfer folders of processes on this machine that were killed."""
     for path in Path(folder).glob(f"vagentrl-{platform.node()}-*"):
         owner = re.fullmatch(rf"vagentrl-{re.escape(platform.node())}-(\d+)-\w+", path.name)
         if owner is not None and not Path("/proc", owner[1]).exists():

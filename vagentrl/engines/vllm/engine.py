@@ -1,4 +1,4 @@
-"""vLLM inside the trainer's process: paged attention, prefix caching, continuous batching."""
+"""vLLM in the trainer's process: paged attention, prefix caching, continuous batching."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from vagentrl.engines.vllm.settings import (
     sampling_settings,
     shown_images,
 )
-from vagentrl.engines.vllm.weights import compare, held_by_all, load_weights, weights_of
+from vagentrl.engines.vllm.weights import compare, equal_on_all, load_weights, weights_of
 from vagentrl.errors import EngineDead, EngineError, VagentError
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-EXECUTOR = "vagentrl.engines.vllm.executor.OnOurDevice"
+EXECUTOR = "vagentrl.engines.vllm.executor.LocalDeviceExecutor"
 
 
 class VLLMEngine(VLLMBase):
     """Samples with vLLM, which holds a copy of the actor's weights.
 
-    Prompts go in as token ids and images as the patches that the actor reads, so nothing is
-    tokenised or resized twice. After every update of the weights a canary compares the log-probs
-    of engine and actor.
+    Prompts are passed as token ids, and images as the patches that the actor reads, so vLLM neither
+    tokenises nor resizes. After every update of the weights, a canary compares the log-probs of
+    engine and actor.
 
     Args:
-        max_num_seqs: Replies sampled at a time.
-        gpu_memory_utilization: Share of a GPU's memory for weights and KV cache.
-        kv_cache_gb: Memory for the KV cache; None: what `gpu_memory_utilization` leaves on a GPU,
-            1 on a CPU.
-        tensor_parallel_size: GPUs that share the weights.
-        enforce_eager: No compiled graphs: starts sooner, samples slower.
-        sleep: Give the memory back while the actor learns (on GPUs).
+        max_num_seqs: Maximum number of replies sampled at a time.
+        gpu_memory_utilization: Fraction of a GPU's memory for weights and KV cache.
+        kv_cache_gb: Memory of the KV cache in GiB; None for the memory that
+            `gpu_memory_utilization` leaves on a GPU, and 1 on a CPU.
+        tensor_parallel_size: Number of GPUs that share the weights.
+        enforce_eager: Do not compile graphs: vLLM starts faster and samples more slowly.
+        sleep: Free GPU memory while the actor is trained.
         tolerance: See `VLLMBase`.
-        options: More of vLLM's engine arguments, by their names.
+        options: Further engine arguments of vLLM, by name.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class VLLMEngine(VLLMBase):
         }
         self.kv_cache_gb = kv_cache_gb
         self.sleep = sleep
-        # vLLM's own types are not there without it, and a check must not depend on that
-        self._llm: Any = None
+        self._llm: Any = None  # an LLMEngine; type checks must pass without vLLM installed
         self._asleep = False
         self._dead: EngineDead | None = None
-        # OpenMP counts threads anew in every thread, and vLLM's attention dies of two counts
+        # OpenMP keeps a thread count per thread, and vLLM's attention crashes if the counts of
+        # the main thread and of this one differ.
         self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
         self._waiting: list[tuple[str, GenerationRequest]] = []
         self._open: dict[str, asyncio.Future[Generation]] = {}
         self._names = itertools.count()
-        self._pump: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     # --------------------------------------------------------------------------------- weights
 
@@ -98,14 +98,14 @@ class VLLMEngine(VLLMBase):
                 f"new weights while {len(self._open)} replies are being sampled; await them first"
             )
         model = cast("PreTrainedModel", policy)
-        with self._until_it_dies("while it took new weights"):
-            self._take(model)
+        with self._fatal_errors("while it took new weights"):
+            self._transfer_weights(model)
         self.policy_version = version
-        self._sing(model, self._sample_alone, partial(self._compare, model))
+        self._verify_weights(model, self._sample_alone, partial(self._compare, model))
 
-    def _take(self, policy: PreTrainedModel) -> None:
+    def _transfer_weights(self, policy: PreTrainedModel) -> None:
         if self._llm is None:
-            llm = self._llm = self._load(policy)
+            llm = self._llm = self._start_vllm(policy)
             self._threads = torch.get_num_threads()
         else:
             llm = self._llm
@@ -120,18 +120,21 @@ class VLLMEngine(VLLMBase):
         if self._asleep:
             llm.wake_up(["kv_cache"])
             self._asleep = False
-        # what was computed with the old weights is wrong now
+        # The caches hold results of the old weights.
         if not llm.reset_prefix_cache():
-            raise EngineError("vLLM keeps blocks of its prefix cache; is something being sampled?")
+            raise EngineError(
+                "vLLM could not clear its prefix cache, because blocks are in use; is something "
+                "being sampled?"
+            )
         llm.reset_encoder_cache()
         llm.reset_mm_cache()
 
     @contextmanager
-    def _until_it_dies(self, when: str) -> Iterator[None]:
-        """vLLM does not recover from what it raises while it computes.
+    def _fatal_errors(self, when: str) -> Iterator[None]:
+        """Turn errors of vLLM into `EngineDead`: it does not recover from them.
 
         Raises:
-            EngineDead: When it raises now, or has done so before.
+            EngineDead: When vLLM raises in this context, or has raised in an earlier one.
         """
         if self._dead is not None:
             raise self._dead
@@ -141,15 +144,15 @@ class VLLMEngine(VLLMBase):
             raise
         except Exception as error:
             self._dead = EngineDead(
-                f"vLLM died {when}: {error!r}. The batch that was being played is not learned "
-                "from; resume the run from its last checkpoint with --ckpt_path. Where memory was "
-                "short, lower gpu_memory_utilization, kv_cache_gb or max_num_seqs"
+                f"vLLM died {when}: {error!r}. The current batch is lost; resume the run from its "
+                "last checkpoint with --ckpt_path. If memory ran out, lower "
+                "gpu_memory_utilization, kv_cache_gb or max_num_seqs"
             )
             raise self._dead from error
 
     @property
     def _has_workers(self) -> bool:
-        """Whether the model is in processes of its own, which read the weights from a file."""
+        """Whether the model runs in worker processes, which read the weights from files."""
         return self.options["tensor_parallel_size"] > 1
 
     @property
@@ -164,17 +167,17 @@ class VLLMEngine(VLLMBase):
 
     def rest(self) -> None:
         if self._can_sleep and self._llm is not None and not self._asleep:
-            # level 2 drops the weights, which come anew before anything is sampled; those that
-            # only an adapter changes do not
-            with self._until_it_dies("while it gave memory back"):
+            # Level 2 discards the weights, which the next update sends again. With an adapter,
+            # updates do not include the base weights, so level 1 keeps them.
+            with self._fatal_errors("while it freed memory"):
                 self._llm.sleep(level=2 if self._adapter is None else 1)
             self._asleep = True
 
-    def _load(self, policy: PreTrainedModel) -> Any:
+    def _start_vllm(self, policy: PreTrainedModel) -> Any:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        self._know(policy)
-        with _kept_as_it_was():
+        self._read_image_layout(policy)
+        with _preserved_process_state():
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
@@ -187,16 +190,16 @@ class VLLMEngine(VLLMBase):
                 return LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:
                 raise EngineError(
-                    f"vLLM could not start with {settings['model']!r}: {error}. Where memory is "
-                    "short lower gpu_memory_utilization, kv_cache_gb, max_num_seqs or "
-                    "data.context_length; where the model is unknown to vLLM take "
+                    f"vLLM could not start with {settings['model']!r}: {error}. If memory ran "
+                    "out, lower gpu_memory_utilization, kv_cache_gb, max_num_seqs or "
+                    "data.context_length; if vLLM does not support the model, use "
                     "vagentrl.engines.TransformersEngine"
                 ) from error
 
     def _sample_alone(self, request: GenerationRequest) -> Generation:
-        """Sample while nothing else is."""
+        """Sample one reply while no other request is in progress."""
         outputs: list[Any] = []
-        with self._until_it_dies("while it sampled for the canary"):
+        with self._fatal_errors("while it sampled for the canary"):
             self._add("alone", request)
             while self._llm.has_unfinished_requests():
                 outputs += self._llm.step()
@@ -204,10 +207,10 @@ class VLLMEngine(VLLMBase):
 
     def _compare(self, policy: PreTrainedModel, names: Collection[str] | None) -> dict[str, bool]:
         if self._adapter is not None:
-            return {}  # of an adapter nothing is read back
+            return {}  # an adapter cannot be read back
         if self._has_workers:
             found = self._llm.collective_rpc("vagentrl_compare", args=(self._weights, names))
-            return held_by_all(found)
+            return equal_on_all(found)
         return self._llm.collective_rpc(compare, args=(weights_of(policy, names),))[0]
 
     # -------------------------------------------------------------------------------- sampling
@@ -219,18 +222,18 @@ class VLLMEngine(VLLMBase):
         name = str(next(self._names))
         self._open[name] = answer = asyncio.get_running_loop().create_future()
         self._waiting.append((name, request))
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._run())
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
         return await answer
 
     async def _run(self) -> None:
-        """Step while there is work; the episodes run meanwhile."""
+        """Step vLLM while there are requests; the episodes run meanwhile."""
         try:
-            with self._until_it_dies("in mid-reply"):
+            with self._fatal_errors("in mid-reply"):
                 await self._step_while_open()
-        except VagentError as error:  # who waits for a reply raises it
+        except VagentError as error:  # raised by every `generate` that awaits a reply
             self._stop(error)
-        except BaseException as error:  # nobody may wait for a pump that has stopped
+        except BaseException as error:  # without this, `generate` would wait forever
             self._thread.submit(self._llm.abort_request, list(self._open))
             self._stop(EngineError(f"sampling was interrupted: {error!r}"))
             raise
@@ -259,7 +262,7 @@ class VLLMEngine(VLLMBase):
     def _admit(self, name: str, request: GenerationRequest) -> None:
         try:
             self._add(name, request)
-        except Exception as error:  # one bad prompt must not fail the others
+        except Exception as error:  # a bad prompt must fail only its own request
             refused = EngineError(f"vLLM could not read the prompt: {error}")
             refused.__cause__ = error
             self._fail(name, refused)
@@ -314,8 +317,8 @@ class VLLMEngine(VLLMBase):
 
 
 @contextmanager
-def _kept_as_it_was() -> Iterator[None]:
-    """vLLM seeds the process and takes its threads over; the trainer wants its own back."""
+def _preserved_process_state() -> Iterator[None]:
+    """Restore random states and thread settings, which vLLM changes when it starts."""
     warnings.filterwarnings("ignore", message="`torch.distributed.reduce_op` is deprecated")
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
@@ -327,7 +330,8 @@ def _kept_as_it_was() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
-        # vLLM sets torch.distributed up for itself alone; Lightning then takes one process for many
+        # vLLM initialises torch.distributed for its own use. Lightning then assumes a distributed
+        # run and warns about sync_dist.
         warnings.filterwarnings("ignore", message="It is recommended to use .*sync_dist=True")
 
 

@@ -1,4 +1,4 @@
-"""Where vLLM runs in the trainer's process: named in vLLM's settings, and imported by vLLM."""
+"""A vLLM executor for the trainer's process. vLLM imports it by its name in the settings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # pyright: ignore
 
 
-class OnOurDevice(UniProcExecutor):
-    """Runs the model on the device of this process, where vLLM would take the machine's first."""
+class LocalDeviceExecutor(UniProcExecutor):
+    """Runs the model on this process's device; vLLM's own would use the machine's first one."""
 
     def _distributed_args(self) -> tuple[str, int, int]:
         method, rank, _ = super()._distributed_args()

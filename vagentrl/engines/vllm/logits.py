@@ -1,4 +1,4 @@
-"""Logits processors that make vLLM report the log-probs the trainer works with."""
+"""Logits processors that make vLLM report log-probs as the trainer computes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Stateless(LogitsProcessor):
-    """Does the same to every row."""
+    """A processor that treats all rows of a batch alike."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         pass
@@ -25,7 +25,7 @@ class _Stateless(LogitsProcessor):
 
 
 class BanTokens(_Stateless):
-    """Bans tokens; what is left is normalised, for rows that are decoded greedily."""
+    """Bans tokens and renormalises the rest, which greedy rows need to report log-probs."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         settings: Any = vllm_config.additional_config
@@ -40,12 +40,12 @@ class BanTokens(_Stateless):
 
 
 class Normalise(_Stateless):
-    """Normalises after the temperature and before top-k and top-p.
+    """Normalises the logits after temperature and before top-k and top-p.
 
-    vLLM is asked for the logits that it sampled from (``processed_logits``): these are then
-    log-probs of the tempered distribution, also where top-k or top-p cut it, which is what the
-    trainer computes. ``processed_logprobs`` would be those of what was left after the cut, and
-    ``raw_logprobs`` would know nothing of the temperature.
+    vLLM is set to report the logits that it sampled from (``processed_logits``). Normalised here,
+    they are log-probs of the distribution after temperature, with or without top-k and top-p, as
+    the trainer computes them. ``processed_logprobs`` would be normalised after top-k and top-p,
+    and ``raw_logprobs`` would ignore the temperature.
     """
 
     def is_argmax_invariant(self) -> bool:

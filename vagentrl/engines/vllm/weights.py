@@ -1,4 +1,4 @@
-"""Puts weights into a vLLM model, and reads them back out. Runs in vLLM's workers."""
+"""Weights for vLLM: gather them, save them, load them into a vLLM worker and read them back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 PLAIN = (torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes of weights that are not quantised."""
 SHARD_BYTES = 2**30
-"""Of weights, in a file."""
+"""Bytes of weights after which a new file is started."""
 
 
 def parameters_of(policy: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter by its Hugging Face name; tied ones once, adapters not at all."""
+    """Yield every base parameter with its Hugging Face name.
+
+    Tied parameters are yielded once; the parameters of adapters are left out.
+    """
     for name, parameter in policy.named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), parameter
@@ -30,26 +34,26 @@ def parameters_of(policy: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def weights_of(
     policy: nn.Module, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Every weight by its Hugging Face name, one at a time; tied ones once, adapters not at all.
+    """Yield every weight of `parameters_of` with its name, one at a time.
 
-    A weight that several ranks share (FSDP2, ZeRO-3) is gathered when its turn comes, and let go
-    when the next one's does. All ranks must then ask for the same ones.
+    A sharded weight (FSDP2, ZeRO-3) is gathered when it is yielded and freed afterwards, so all
+    ranks must iterate over the same weights.
 
     Args:
         policy: The policy.
-        only: Names of the weights to give; None: all.
+        only: Names of the weights to yield; None for all.
     """
     for name, parameter in parameters_of(policy):
         if only is None or name in only:
-            with _whole(parameter) as weight:
+            with _gathered(parameter) as weight:
                 yield name, weight
 
 
 @contextmanager
-def _whole(parameter: nn.Parameter) -> Iterator[Tensor]:
+def _gathered(parameter: nn.Parameter) -> Iterator[Tensor]:
     if isinstance(parameter, DTensor):
         yield parameter.detach().full_tensor()  # pyright: ignore
-    elif hasattr(parameter, "ds_id"):  # how DeepSpeed marks what ZeRO-3 has partitioned
+    elif hasattr(parameter, "ds_id"):  # set by DeepSpeed on parameters that ZeRO-3 partitions
         from deepspeed.runtime.zero import GatheredParameters  # pyright: ignore
 
         with GatheredParameters([parameter]):
@@ -63,29 +67,32 @@ def load_weights(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
 
     Args:
         worker: A vLLM worker.
-        weights: Whole weights by their Hugging Face names.
+        weights: Gathered weights with their Hugging Face names.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead  # pyright: ignore
 
     worker.reload_weights(weights_iterator=weights)
     for module in worker.get_model().modules():
-        # A head tied to the embeddings gets no weights of its own, so vLLM does not pack it anew:
-        # on a CPU it would go on with the old ones (seen in 0.32).
+        # vLLM does not repack a head that is tied to the embeddings, because no weights are
+        # loaded for it. On a CPU it would keep using the old weights (seen in 0.32).
         if isinstance(module, ParallelLMHead):
             module.quant_method.process_weights_after_loading(module)
 
 
 @torch.inference_mode()
 def compare(worker: Any, wanted: Iterable[tuple[str, Tensor]]) -> dict[str, bool]:
-    """Whether the worker's model holds these weights, as far as they can be read back.
+    """Compare the weights of the worker's model with these.
 
-    Layers whose weights vLLM has packed for its kernels are read back by applying them to the
-    identity. Of a model that several workers share only what each holds whole is read.
+    A layer whose weights vLLM has packed for its kernels is read back by applying it to the
+    identity matrix. With tensor parallelism, only weights that are not sharded are compared.
 
     Args:
         worker: A vLLM worker.
-        wanted: The weights by their Hugging Face names, in the model's order; of those that vLLM
-            packs into one all or none.
+        wanted: The expected weights with their Hugging Face names, in the model's order. Of
+            weights that vLLM packs into one (such as q, k and v), give all or none.
+
+    Returns:
+        For each weight that can be read back, whether it is equal.
     """
     from vllm.distributed import get_tensor_model_parallel_world_size  # pyright: ignore
 
@@ -98,7 +105,7 @@ def compare(worker: Any, wanted: Iterable[tuple[str, Tensor]]) -> dict[str, bool
         for part in parts
     }
     shared = get_tensor_model_parallel_world_size() > 1
-    filled: Counter[str] = Counter()  # rows of a packed weight that earlier parts take up
+    filled: Counter[str] = Counter()  # rows of each packed weight that earlier parts occupy
     same: dict[str, bool] = {}
     for name, weight in wanted:
         path, _, kind = (mapper._map_name(name) or "" if mapper else name).rpartition(".")
@@ -115,8 +122,8 @@ def compare(worker: Any, wanted: Iterable[tuple[str, Tensor]]) -> dict[str, bool
     return same
 
 
-def held_by_all(found: Sequence[dict[str, bool]]) -> dict[str, bool]:
-    """What `compare` found in several workers, put together."""
+def equal_on_all(found: Sequence[dict[str, bool]]) -> dict[str, bool]:
+    """Combine the results of `compare` from several workers."""
     names = dict.fromkeys(name for one in found for name in one)
     return {name: all(one.get(name, True) for one in found) for name in names}
 
@@ -127,7 +134,7 @@ def _read(module: nn.Module, kind: str) -> Tensor | None:
         UnquantizedEmbeddingMethod,
     )
 
-    module = getattr(module, "base_layer", module)  # of what an adapter wraps
+    module = getattr(module, "base_layer", module)  # the layer inside an adapter's wrapper
     held = getattr(module, kind, None)
     if held is not None and held.numel():
         return held if held.dtype in PLAIN else None
@@ -142,21 +149,21 @@ def _read(module: nn.Module, kind: str) -> Tensor | None:
 
 
 class WeightsFromFile:
-    """What a vLLM server's workers can do beyond vLLM's own: ``--worker-extension-cls``."""
+    """Methods that ``--worker-extension-cls`` adds to the workers of vLLM."""
 
     def vagentrl_load(self, folder: str) -> None:
-        """Take all weights from the files of `save`."""
+        """Load all weights from the files of `save`."""
         load_weights(self, read(folder))
 
     def vagentrl_compare(self, folder: str, only: Sequence[str] | None) -> dict[str, bool]:
-        """`compare` with the files of `save`; None: with all in them."""
+        """Run `compare` with the weights of these names in the files of `save`; None for all."""
         return compare(self, read(folder, only))
 
 
 def save(weights: Iterable[tuple[str, Tensor]], folder: str) -> None:
-    """Write weights, in their order, to safetensors files in a new folder.
+    """Write weights to safetensors files in a new folder, and keep their order.
 
-    No more of them is held at a time than goes into one file.
+    At most one file's weights are in memory at a time.
     """
     Path(folder).mkdir()
     shard: dict[str, Tensor] = {}
@@ -164,13 +171,13 @@ def save(weights: Iterable[tuple[str, Tensor]], folder: str) -> None:
 
     def write() -> None:
         nonlocal count, size
-        order = json.dumps(list(shard))  # safetensors sorts them
+        order = json.dumps(list(shard))  # safetensors itself sorts by name
         save_file(shard, f"{folder}/{count:05}.safetensors", metadata={"order": order})
         count, size = count + 1, 0
         shard.clear()
 
     for name, weight in weights:
-        # a copy also on a CPU: a view would keep a gathered weight
+        # Copy even on a CPU: a view would keep the gathered weight alive.
         shard[name] = weight.to("cpu", copy=True, memory_format=torch.contiguous_format)
         size += weight.nbytes
         if size >= SHARD_BYTES:
@@ -180,7 +187,7 @@ def save(weights: Iterable[tuple[str, Tensor]], folder: str) -> None:
 
 
 def read(folder: str, only: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """The weights that were saved in a folder, one at a time."""
+    """Yield the weights that `save` wrote to a folder, one at a time."""
     for path in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in json.loads(file.metadata()["order"]):

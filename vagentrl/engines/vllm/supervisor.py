@@ -1,6 +1,7 @@
-"""Runs a command until it ends, or until standard input does: then it is ended with all it started.
+"""Runs a command and kills it, with all its child processes, when standard input is closed.
 
-Whoever holds the other end of the pipe lets go of it by ending, however that happens.
+Standard input is a pipe from the parent process. The operating system closes the pipe when the
+parent ends in any way, so the command never outlives its parent.
 """
 
 import os
@@ -13,12 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 GRACE_S = 10.0
-"""For the command to end by itself."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 def main(command: Sequence[str]) -> int:
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    # what ends a job signals all its processes; this one must outlive those that it has to end
+    # A signal to the whole job must not end this process before it has ended the command.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -31,8 +32,8 @@ def main(command: Sequence[str]) -> int:
 
     threading.Thread(target=watch, daemon=True).start()
     code = child.wait()
-    _signal(child.pid, signal.SIGKILL)  # workers outlive a server that is gone
-    return code if code >= 0 else 128 - code  # as a shell says it
+    _signal(child.pid, signal.SIGKILL)  # worker processes may still be running
+    return code if code >= 0 else 128 - code  # the shell's convention for a death by signal
 
 
 def _signal(group: int, number: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""A toy task whose agent says what it sees, runs of it with a script for a model, and judges."""
+"""The toy task with claims about its state, scripted runs of it, and a judge."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,27 +18,27 @@ from vagentrl.types import Observation, State
 Script = Sequence[Line] | Callable[[GenerationRequest], Line]
 
 
-class Telling(toy.Countdown):
-    """Counts down from 3, and wants to hear how many are left.
+class ClaimsCountdown(toy.Countdown):
+    """A countdown from 3 whose reply format asks for claims about the number left.
 
     Args:
-        format: ``both`` claims, the ``observation`` or ``none``.
-        mute: Whether it does not tell its state.
-        **settings: Those of the countdown.
+        format: The claims to ask for: ``both`` kinds, only the ``observation``, or ``none``.
+        hides_state: Whether `state` returns None.
+        **settings: Settings of `toy.Countdown`.
     """
 
-    def __init__(self, format: str = "both", mute: bool = False, **settings: Any) -> None:
+    def __init__(self, format: str = "both", hides_state: bool = False, **settings: Any) -> None:
         super().__init__(**settings)
         formats: dict[str, ReplyFormat] = {
             "both": WorldModeling(), "observation": Grounding(), "none": NoThink(),
         }  # fmt: skip
-        self.format, self.mute = formats[format], mute
+        self.format, self.hides_state = formats[format], hides_state
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         return super().reset(2, transition_seed)
 
     def state(self) -> State | None:
-        if self.mute:
+        if self.hides_state:
             return None
         return State(f"{self.left} are left", f'{{"left":{self.left}}}', "x" * self.left)
 
@@ -46,8 +46,8 @@ class Telling(toy.Countdown):
         return "the number counts"
 
 
-def say(now: object, then: object, action: str = "go") -> str:
-    """A reply with both claims."""
+def claim_reply(now: object, then: object, action: str = "go") -> str:
+    """Return a reply with an observation and a prediction."""
     return (
         f"<think><observation>{now} are left</observation>"
         f"<prediction>{then} are left</prediction></think><answer>{action}</answer>"
@@ -55,7 +55,7 @@ def say(now: object, then: object, action: str = "go") -> str:
 
 
 def by_turn(line: Callable[[int, int], Line]) -> Script:
-    """A script whose lines depend on the number of the episode and of the turn."""
+    """Return a script whose lines are a function of the session and of the turn's number."""
     turns = Counter[int]()
 
     def script(request: GenerationRequest) -> Line:
@@ -65,16 +65,20 @@ def by_turn(line: Callable[[int, int], Line]) -> Script:
     return script
 
 
-HONEST = (say(3, 2), say(2, 1), say(1, 0))
+HONEST = (claim_reply(3, 2), claim_reply(2, 1), claim_reply(1, 0))
 QUICK = (
-    "--data.env=tests.telling.Telling", "--trainer.limit_val_batches=0",
+    "--data.env=tests.claims_toy.ClaimsCountdown", "--trainer.limit_val_batches=0",
     "--data.sampling.max_tokens=200", "--trainer.max_epochs=1", "--data.env.init_args.turn_limit=3",
     "--data.val_sampling={temperature: 0.5, max_tokens: 200}",
 )  # fmt: skip
 
 
-class Exact(Judge):
-    """Compares word by word, keeps what it was asked, and fails where it is told to."""
+class ExactJudge(Judge):
+    """Compares claims with the truth literally, and records them.
+
+    Args:
+        fails_on: The judge fails at claims that contain this text; None for no failures.
+    """
 
     def __init__(self, fails_on: str | None = None) -> None:
         self.fails_on = fails_on
@@ -91,7 +95,7 @@ class Exact(Judge):
 
 
 def prepare(script: Script, reward: WorldModelReward, *overrides: str) -> VagentCLI:
-    """A run of the toy task in which a script replies; the callback comes first."""
+    """Build a run of the toy task with a scripted engine, and with `reward` as first callback."""
     run = runs.prepare(*QUICK, *overrides)
     run.datamodule.engine = ScriptedEngine(script, toy.encode_reply)
     runs.callbacks(run).insert(0, reward)
