@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, PartError
 
 Thoughts = Literal["keep", "strip"]
 
 
 class Context(ABC):
-    """The turns before the present one that stand in the model's context.
+    """The turns before the present one that stand in the model's context; subclasses write `start`.
 
     A turn whose context continues the one before it, token by token, shares a training row with it.
     When the past is cut or rewritten, a new row begins: nothing is learned from tokens in a context
@@ -25,16 +25,32 @@ class Context(ABC):
         memory: Turns that may be seen again, None for all.
     """
 
-    memory: int | None
+    memory: int | None = None
+    thoughts: Thoughts = "keep"
 
     def __init__(self, thoughts: Thoughts = "keep") -> None:
         if thoughts not in ("keep", "strip"):
             raise ConfigError(f"thoughts is {thoughts!r}; choose 'keep' or 'strip'")
-        self.thoughts: Thoughts = thoughts
+        self.thoughts = thoughts
 
     @abstractmethod
     def start(self, turn: int) -> int:
-        """The first turn that is seen at a turn, both counted from 0; the turn itself for none."""
+        """Index of the oldest visible turn; `turn` itself if no past is visible.
+
+        Args:
+            turn: Index of the present turn, from 0.
+        """
+
+    def __call__(self, turn: int) -> int:
+        """The oldest turn that the subclass shows, checked."""
+        start = self.start(turn)
+        oldest = 0 if self.memory is None else max(turn - self.memory, 0)
+        if not isinstance(start, int) or not oldest <= start <= turn:
+            wanted = f"return the index of a turn from {oldest} to {turn}"
+            if oldest:
+                wanted += f", for its memory is {self.memory} (None remembers all turns)"
+            raise PartError.returned(self, f"start({turn})", start, wanted)
+        return start
 
 
 class FullHistory(Context):

@@ -28,7 +28,7 @@ from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.source import TRAIN, EpisodeSource, mix
-from vagentrl.rollout.workers import WorkerPool, traits
+from vagentrl.rollout.workers import WorkerPool, checked, traits
 from vagentrl.types import RolloutBatch, Scores, Trajectory
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class RolloutDataModule(LightningDataModule):
                 f"data.val_envs holds a {TRAIN!r}, which is what data.env is called; it is "
                 "evaluated anyway: give another environment another name"
             )
-        self.environments = {TRAIN: env, **(val_envs or {})}
+        given = {TRAIN: env, **(val_envs or {})}
+        self.environments = {name: checked(factory, name) for name, factory in given.items()}
         self.engine = engine if engine is not None else TransformersEngine()
         self.sampling = sampling
         self.context = context

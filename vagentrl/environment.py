@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from vagentrl.errors import ConfigError, EnvError
+from vagentrl.errors import ConfigError, EnvError, seen
 from vagentrl.formats import FreeThink, ReplyFormat
 from vagentrl.types import Observation, Reply, State, StepResult
 
@@ -45,8 +46,16 @@ class Environment(ABC):
         format: How the agent is asked to reply, and how its reply is parsed.
     """
 
+    initialised = False
+    """Whether `Environment.__init__` was called, which subclasses may forget."""
+
     def __init__(self, format: ReplyFormat | None = None) -> None:
+        if format is not None and not isinstance(format, ReplyFormat):
+            raise ConfigError(
+                f"format is {seen(format)}; give an instance of a reply format, such as NoThink()"
+            )
         self.format = format if format is not None else FreeThink()
+        self.initialised = True
 
     @property
     def replays(self) -> bool:
@@ -198,7 +207,7 @@ class ActionEnvironment(Environment):
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         self._start(seed, transition_seed)
         self._begin()
-        return self._observe()
+        return self._look()
 
     def step(self, reply: Reply) -> StepResult:
         if self._over:
@@ -212,6 +221,9 @@ class ActionEnvironment(Environment):
         terminated = False
         for action in self._executable([None] if malformed else asked):
             outcome = self._act(action)
+            if not isinstance(outcome, Outcome) or not isinstance(outcome.reward, Real):
+                wanted = "return Outcome(reward, done, success), the reward a float"
+                raise EnvError.returned(self, "_act", outcome, wanted)
             reward += outcome.reward
             played += 1
             changed += outcome.changed
@@ -234,6 +246,13 @@ class ActionEnvironment(Environment):
             },
         )
 
+    def _look(self) -> Observation:
+        """What the subclass shows, checked."""
+        observation = self._observe()
+        if not isinstance(observation, Observation):
+            raise EnvError.returned(self, "_observe", observation, "return an Observation")
+        return observation
+
     def _begin(self) -> None:
         """Start counting a new episode."""
         self._over = self._solved = False
@@ -253,7 +272,7 @@ class ActionEnvironment(Environment):
 
     def _answer(self, reply: Reply, unknown: bool) -> Observation:
         """The next observation, after a word on the reply if feedback is wanted."""
-        observation = self._observe()
+        observation = self._look()
         if not self.feedback or (reply.problem is None and not unknown):
             return observation
         # never the agent's own words: they may hold anything, even an image placeholder

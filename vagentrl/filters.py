@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from statistics import stdev
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, PartError
 from vagentrl.types import Trajectory
 
 
 class GroupFilter(ABC):
-    """Keeps groups by how much the returns of their members differ.
+    """Keeps groups by how much the returns of their members differ; subclasses write ``keep``.
 
     A group whose members all fare alike says nothing about what to do better (RAGEN's StarPO-S:
     arXiv 2504.20073, section 4.2).
@@ -28,11 +28,24 @@ class GroupFilter(ABC):
 
     @abstractmethod
     def keep(self, spreads: Sequence[float]) -> list[bool]:
-        """Whether to keep each group.
+        """Whether to keep each group: a list of bools, as long as `spreads`.
 
         Args:
-            spreads: Standard deviation of each group's returns.
+            spreads: Standard deviation of each group's returns, in units of reward; 0 for a group
+                of one.
         """
+
+    def __call__(self, spreads: Sequence[float]) -> list[bool]:
+        """What the subclass keeps, checked."""
+        kept = self.keep(spreads)
+        if (
+            not isinstance(kept, list)
+            or len(kept) != len(spreads)
+            or not all(isinstance(each, bool) for each in kept)
+        ):
+            wanted = f"return a list with True or False for each of the {len(spreads)} groups"
+            raise PartError.returned(self, "keep", kept, wanted)
+        return kept
 
 
 class KeepAll(GroupFilter):
@@ -134,4 +147,4 @@ def select_groups(
         groups.setdefault(trajectory.group_id, []).append(trajectory)
     returns = [[trajectory.learned_reward for trajectory in group] for group in groups.values()]
     spreads = [stdev(members) if len(members) > 1 else 0.0 for members in returns]
-    return list(compress(groups.values(), filter.keep(spreads))), spreads
+    return list(compress(groups.values(), filter(spreads))), spreads

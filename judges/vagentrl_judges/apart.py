@@ -124,7 +124,7 @@ def _serve(theirs: Connection, judge: Judge) -> None:
     async def answer(number: int, claim: Claim) -> None:
         outcome: Verdict | JudgeError
         try:
-            outcome = await judge.judge(claim)
+            outcome = await judge(claim)
         except JudgeError as error:
             outcome = error
         except Exception as error:  # the boundary: it must not be waited for in vain

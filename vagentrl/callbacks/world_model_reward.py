@@ -18,7 +18,7 @@ from vagentrl.claims import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.claims.background import BackgroundLoop
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.claims.judgement import Judgement
-from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.errors import ConfigError, JudgeError, PartError
 from vagentrl.ranks import run_folder
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
@@ -239,9 +239,9 @@ class WorldModelReward(AgentCallback):
             if problem := rule.problem(claim, claims, self._system_prompt):
                 return _Asked(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
         assert self._loop is not None
-        verdict = self._loop.submit(self.judge.judge(claim))
+        verdict = self._loop.submit(self.judge(claim))
         if training and self.audit is not None and self.audit.samples(claim):
-            return _Asked(claim, verdict, self._loop.submit(self.audit.judge.judge(claim)))
+            return _Asked(claim, verdict, self._loop.submit(self.audit.judge(claim)))
         return _Asked(claim, verdict)
 
     def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
@@ -339,6 +339,8 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
     """A verdict, or why there is none."""
     try:
         return future.result(), None
+    except PartError:  # it would fail on every claim
+        raise
     except Exception as error:  # the boundary: a judge that fails is counted, not fatal
         return None, f"{type(error).__name__}: {error}"
 

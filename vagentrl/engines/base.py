@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, get_args
 
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineError, PartError, seen
 from vagentrl.types import Finish, VisionInputs
 
 if TYPE_CHECKING:
@@ -64,7 +66,14 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Generation:
-    """A sampled reply: its tokens (a stop token included), their log-probs, and why it ended."""
+    """A sampled reply.
+
+    Attributes:
+        reply_ids: Its tokens, at least one; the stop token is the last of them, if there is one.
+        logprobs: The natural logarithm of each token's probability, under the tempered but not
+            truncated (top-p, top-k) distribution.
+        finish: ``stop`` when a stop token ended it, ``length`` when the limit did.
+    """
 
     reply_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -91,6 +100,8 @@ class Vocabulary:
 
 class Engine(ABC):
     """Samples replies. All methods are called from one thread, `generate` from many coroutines.
+
+    The collector calls the engine itself, which checks what `generate` returns.
 
     Attributes:
         samples_apart: Whether it samples from a copy of the weights, so that the policy may learn
@@ -127,11 +138,53 @@ class Engine(ABC):
             EngineDead: When no request can be answered any more, which ends the run.
         """
 
+    async def __call__(self, request: GenerationRequest) -> Generation:
+        """The reply that the subclass samples, checked."""
+        answer = self.generate(request)
+        if not isinstance(answer, Awaitable):
+            wanted = "write it as `async def generate`"
+            raise PartError.returned(self, "generate", answer, wanted)
+        generation = await answer
+        if not isinstance(generation, Generation):
+            wanted = "return Generation(reply_ids, logprobs, finish)"
+            raise PartError.returned(self, "generate", generation, wanted)
+        problem = _problem(generation)
+        if problem is not None:
+            raise PartError(f"{type(self).__name__}.generate returned a Generation {problem}")
+        return generation
+
     def release(self, session: int) -> None:  # noqa: B027 (most engines keep nothing)
         """The episode is over: forget what was kept for it."""
 
     def rest(self) -> None:  # noqa: B027 (most engines need nothing back)
         """Nothing is sampled before the next `update_weights`: memory may be given back."""
+
+
+def _problem(generation: Generation) -> str | None:
+    """What a collector could not use; None when all is right."""
+    ids, logprobs = generation.reply_ids, generation.logprobs
+    for name, value in (("reply_ids", ids), ("logprobs", logprobs)):
+        if not isinstance(value, tuple):
+            return f"whose {name} are {seen(value)}; give a tuple of numbers"
+    if not ids or len(ids) != len(logprobs):
+        return (
+            f"of {len(ids)} tokens with {len(logprobs)} log-probs; give at least one token, and a "
+            "log-prob for each"
+        )
+    if not all(isinstance(token, int) for token in ids):
+        return f"whose reply_ids are {seen(ids)}; give token ids, which are ints"
+    if not all(isinstance(each, Real) and -math.inf < each < _ROUNDING for each in logprobs):
+        return (
+            f"whose logprobs are {seen(logprobs)}; give logarithms of probabilities, which are "
+            "finite and at most 0"
+        )
+    if generation.finish not in get_args(Finish):
+        return f"whose finish is {generation.finish!r}; give 'stop' or 'length'"
+    return None
+
+
+_ROUNDING = 1e-3
+"""How far a log-prob may lie above 0: half precision rounds that coarsely."""
 
 
 def check_request(request: GenerationRequest, vocabulary: Vocabulary, *, sees: bool) -> None:

@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vagentrl.errors import ConfigError
+from vagentrl.contracts import check_finite, check_tensor
+from vagentrl.errors import ConfigError, PartError
 from vagentrl.losses.importance import TruncatedImportance
 from vagentrl.losses.kl import kl_estimate
 from vagentrl.losses.ratio import masked_mean
@@ -13,7 +14,10 @@ from vagentrl.types import TrainBatch
 
 
 class PolicyLoss(ABC):
-    """A loss for each sampled token; subclasses give ``per_token``.
+    """A loss for each sampled token; subclasses write ``per_token``.
+
+    The trainer calls the loss itself, on each micro-batch; it weighs the tokens (`Aggregation`) and
+    adds them up.
 
     Args:
         importance: Correct for what sampled being another policy than the one that is scored.
@@ -21,21 +25,41 @@ class PolicyLoss(ABC):
 
     reusable = True
     """Whether a batch is good for several updates: the loss allows for a policy that has moved."""
+    importance: TruncatedImportance | None = None
 
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         self.importance = importance
 
     @abstractmethod
     def per_token(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` to be minimised; tokens off the action mask are finite and mean nothing."""
+        """The loss of each token, a float tensor ``(B, T)`` to be minimised.
+
+        Off the action mask it is ignored, but must be finite.
+
+        Args:
+            logprobs: ``(B, T)`` log-prob of each token under the current policy, with gradient.
+            batch: Rows of the iteration. ``batch.scores.old_logprobs`` are the log-probs before the
+                update, ``batch.credit.advantages`` the advantages, ``batch.rollout.action_mask`` is
+                True on sampled tokens; all ``(B, T)``, without gradient.
+        """
 
     def __call__(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` from the log-probs ``(B, T)`` now; off the action mask it means nothing."""
-        loss = self.per_token(logprobs, batch)
+        """The loss ``(B, T)`` that the subclass gives, checked and weighed by `importance`."""
+        answer = self.per_token(logprobs, batch)
+        loss = check_tensor(self, "per_token", answer, "(B, T)", logprobs.shape, logprobs.device)
+        if logprobs.requires_grad and not loss.requires_grad:
+            raise PartError(
+                f"{type(self).__name__}.per_token returned a loss without a gradient; compute it "
+                "from `logprobs`, and detach only what must not learn"
+            )
+        # Elsewhere it would wait for the device; a gradient that is not finite shows there too.
+        if loss.device.type == "cpu" and logprobs.isfinite().all():
+            name = f"{type(self).__name__}.per_token"
+            check_finite(name, loss, "it must be finite off the action mask too: mask it first")
         return loss if self.importance is None else loss * self.importance.weights(batch)
 
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
-        """Scalars worth a plot, by name."""
+        """Scalar tensors to log under ``train/``, by name; called without gradient."""
         old, mask = batch.scores.old_logprobs, batch.rollout.action_mask
         return {"approximate_kl": approximate_kl(logprobs, old, mask)}
 

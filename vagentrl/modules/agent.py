@@ -20,6 +20,7 @@ from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
 from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import Warmup
+from vagentrl.contracts import check_rollout, check_term
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
 from vagentrl.models.load import load_model
@@ -209,7 +210,7 @@ class AgentModule(LightningModule):
             else:
                 scores = replace(earlier, values=self.score_values(rollout))
         for callback in self.agent_callbacks():
-            rollout = callback.on_scores(self, rollout, scores)
+            rollout = check_rollout(callback, callback.on_scores(self, rollout, scores), rollout)
         credit = self.advantage(rollout, scores)
         if self.policy_loss.importance is not None:
             for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
@@ -313,7 +314,7 @@ class AgentModule(LightningModule):
         for callback in self.agent_callbacks():
             term = callback.policy_loss_term(self, batch, logprobs)
             if term is not None:
-                per_token = per_token + term
+                per_token = per_token + check_term(callback, term, like=logprobs)
         return (batch.weights * per_token).sum()
 
     def _value_loss(self, states: Tensor | None, batch: TrainBatch) -> Tensor:

@@ -333,7 +333,7 @@ class RunningEpisode:
                 "longer context"
             )
         self._room = room
-        self._generation = await engine.generate(
+        self._generation = await engine(
             GenerationRequest(
                 session=self._session,
                 prompt_ids=tuple(conversation.ids),
@@ -358,7 +358,7 @@ class RunningEpisode:
         assert self._observation is not None
         assert self._prompt is not None
         self.replies.append((reply_ids, finish))
-        reply = self._format.parse(self._collector.renderer.decode(reply_ids))
+        reply = self._format(self._collector.renderer.decode(reply_ids))
         if finish == "length":
             reply = _unfinished(reply, len(reply_ids))
         result, claims = await self._pool.run(self._worker, step, reply)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vagentrl import ranks
+from vagentrl.contracts import check_report, check_trajectories
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import train_seed
 from vagentrl.filters import select_groups
@@ -98,7 +99,8 @@ class EpisodeSource:
             failed = [t for t in trajectories if t.error is not None]
             played = [t for t in trajectories if t.error is None]
             for callback in agent.agent_callbacks():
-                played = callback.on_trajectories(agent, played)
+                answer = callback.on_trajectories(agent, played)
+                played = check_trajectories(callback, "on_trajectories", answer)
             played = _of_all_ranks(played)
             everything += _of_all_ranks(failed) + played
             learnable = [t for t in played if t.error is None]
@@ -121,6 +123,7 @@ class EpisodeSource:
         }
         for callback in agent.agent_callbacks():
             callback.on_report(agent, report)
+            check_report(callback, "on_report", report)
         return Collection(everything, [member for group in kept for member in group], report)
 
     def evaluate(
@@ -143,7 +146,9 @@ class EpisodeSource:
         data.engine.rest()
         report: dict[str, float] = {}
         for callback in agent.agent_callbacks():
-            trajectories = callback.on_evaluation(agent, trajectories, report)
+            answer = callback.on_evaluation(agent, trajectories, report)
+            trajectories = check_trajectories(callback, "on_evaluation", answer)
+            check_report(callback, "on_evaluation", report)
         return _of_all_ranks(trajectories), report
 
     def wait(self) -> None:
