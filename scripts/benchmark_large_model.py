@@ -112,9 +112,9 @@ def batch_of(rows: Tensor, replies: Tensor, vision: VisionInputs) -> TrainBatch:
         state_ids=torch.where(replies, 0, -1),
         rewards=zeros,
         rollout_logprobs=zeros,
+        policy_version=torch.where(replies, 0, -1),
         trajectory_ids=torch.arange(count, device=rows.device),
         group_ids=torch.arange(count, device=rows.device),
-        policy_version=torch.zeros(count, dtype=torch.long, device=rows.device),
         bootstrap_index=torch.full((count,), -1, device=rows.device),
         vision=vision,
     )

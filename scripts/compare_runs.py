@@ -81,7 +81,7 @@ def main() -> None:
     for number, (label, runs) in enumerate(recipes.items()):
         draw(axes, label, runs, f"C{number}")
     axes.axhline(0.75, color="0.6", linestyle=":", linewidth=1)
-    axes.set(xlabel="iteration", ylabel="held-out success (256 rooms, T = 0.5)", ylim=(0, 1))
+    axes.set(xlabel="iteration", ylabel="held-out success (256 episodes, T = 0.5)", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     arguments.figure.parent.mkdir(parents=True, exist_ok=True)

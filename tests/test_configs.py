@@ -47,6 +47,14 @@ def test_a_recipe_steps_in_float32_with_an_eps_for_its_size(path: Path):
     assert model["optimizer"].get("eps") == ("1e-5" if tiny else None)  # YAML 1.1 text
 
 
+@pytest.mark.parametrize("path", [p for p in RECIPES if p.parent != CONFIGS], ids=name)
+def test_a_published_recipe_with_a_critic_says_what_a_limit_is(path: Path):
+    recipe = yaml.safe_load(path.read_text())
+    has_critic = recipe["model"]["advantage"]["class_path"].endswith("GAE")
+    wanted = "bootstrap" if "verlog" in path.name else "end"
+    assert recipe["data"].get("at_limit") == (wanted if has_critic else None)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALGORITHMS, ids=name)
 def test_a_recipe_runs_and_learns_something(path: Path, run_dir: Path):

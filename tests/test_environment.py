@@ -1,17 +1,22 @@
-from typing import Any
+from collections import Counter
+from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vagentrl.environment import (
     ActionEnvironment,
     Outcome,
-    held_out_seed,
-    is_held_out,
-    train_seed,
+    Split,
+    seed_of,
+    split_of,
+    split_of_state,
 )
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import NoThink
 from vagentrl.types import Observation, Reply
+from vagentrl_envs.sokoban import Sokoban
 
 
 class Corridor(ActionEnvironment):
@@ -47,9 +52,49 @@ def played(*turns: str, **settings: Any):
     return result, env
 
 
-def test_train_and_held_out_seeds_are_disjoint():
-    assert not any(is_held_out(train_seed(index)) for index in range(100))
-    assert all(is_held_out(held_out_seed(index)) for index in range(100))
+SPLITS = get_args(Split)
+
+
+@given(st.sampled_from(SPLITS), st.integers(0, 2**62), st.sampled_from(SPLITS))
+def test_a_seed_belongs_to_the_split_that_it_was_drawn_for(split: Split, index: int, other: Split):
+    seed = seed_of(split, index)
+    assert seed >= 0
+    assert (split_of(seed) == other) == (split == other)
+
+
+@given(st.integers(0, 2**64))
+def test_every_seed_is_one_of_its_split_and_no_seed_twice(seed: int):
+    split, divisor = split_of(seed), 2 if seed % 2 == 0 else 4
+    assert seed_of(split, seed // divisor) == seed
+    assert seed_of(split, seed // divisor + 1) > seed
+
+
+def test_the_first_seeds_of_the_splits():
+    # if this fails, published results no longer mean the same episodes
+    first = {split: [seed_of(split, index) for index in range(3)] for split in SPLITS}
+    assert first == {"train": [0, 2, 4], "validation": [1, 5, 9], "test": [3, 7, 11]}
+
+
+def test_a_tenth_of_the_states_each_is_for_validation_and_for_test():
+    counts = Counter(split_of_state(f"room {number}") for number in range(10_000))
+    assert set(counts) == set(SPLITS)
+    # five standard deviations: 5 sqrt(10,000 * 0.1 * 0.9) = 150
+    assert counts["validation"] == pytest.approx(1000, abs=150)
+    assert counts["test"] == pytest.approx(1000, abs=150)
+
+
+def test_the_initial_state_is_unknown_where_the_environment_tells_no_state():
+    assert Corridor().initial_state(0) is None
+
+
+def test_the_initial_state_is_that_of_the_seed_whatever_was_played_before():
+    env = Sokoban(observation="text")
+    fresh = [env.initial_state(seed) for seed in range(20)]
+    env.reset(3)
+    env.step(Reply("", actions=("Up",)))
+    assert [Sokoban().initial_state(seed) for seed in range(20)] == fresh
+    assert [env.initial_state(seed) for seed in range(20)] == fresh
+    assert len(set(fresh)) > 10
 
 
 def test_an_action_is_played():
@@ -146,6 +191,25 @@ def test_termination_wins_over_truncation():
 def test_every_reward_is_scaled():
     assert played("Right", reward_scale=0.5)[0].reward == 0.5
     assert played("", format_penalty=1, reward_scale=0.5)[0].reward == -0.5
+
+
+def test_every_observation_can_say_how_many_turns_are_left():
+    env = Corridor(turn_limit=3, show_turns_left=True, feedback=True)
+    assert env.reset(0).text == "at 0\nTurns left: 3."
+    assert env.step(Reply("", actions=("Right",))).observation.text == "at 1\nTurns left: 2."
+    assert env.step(Reply("", problem="no end")).observation.text == (
+        "Your reply was wrong: no end.\nat 1\nTurns left: 1."
+    )
+    assert env.step(Reply("", actions=("Left",))).observation.text == "at 0\nTurns left: 0."
+    assert env.reset(0).text == "at 0\nTurns left: 3."
+
+
+def test_every_observation_can_say_how_many_actions_are_left():
+    limits = {"turn_limit": 3, "actions_per_turn": 2, "actions_per_episode": 5}
+    env = Corridor(show_turns_left=True, **limits)
+    assert env.reset(0).text == "at 0\nTurns left: 3. Actions left: 5."
+    result = env.step(Reply("", actions=("Left", "Right")))
+    assert result.observation.text == "at 1\nTurns left: 2. Actions left: 3."
 
 
 def test_a_reply_outside_an_episode_is_refused():

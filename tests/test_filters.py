@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +53,10 @@ def test_without_any_spread_only_keep_all_keeps():
     assert kept(KeepAll(), [0.0, 0.0]) == [0, 1]
 
 
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.floats(0.01, 1))
+spread = st.just(0.0) | st.floats(1e-3, 10)
+
+
+@given(st.lists(spread, min_size=1, max_size=20), st.floats(0.01, 1))
 def test_a_nucleus_holds_its_share_and_no_group_too_many(spreads: list[float], share: float):
     held = sorted((spreads[group] for group in kept(Nucleus(share), spreads)), reverse=True)
     assert sum(held) >= share * sum(spreads) * (1 - 1e-6)
@@ -68,6 +73,42 @@ def test_groups_are_taken_whole():
     assert [[t.group_id for t in group] for group in groups] == [[9, 9]]
     # 0.75 and 0.25: mean 0.5, squares 2 * 0.0625, one less than two members, so sqrt(0.125)
     assert spreads == pytest.approx([0.0, 0.125**0.5, 0.0])
+
+
+def rewarded(group: int, *rewards: float) -> Trajectory:
+    """An episode whose turns earned these rewards."""
+    [turn] = toy.play([toy.GO], seed=0).turns
+    turns = tuple(replace(turn, reward=reward) for reward in rewards)
+    return replace(toy.play([toy.GO], seed=0), group_id=group, turns=turns)
+
+
+@pytest.mark.parametrize(
+    "filter", [TopFraction(1.0), Nucleus(1.0), DynamicSampling(min_std=0.0)], ids=lambda f: type(f)
+)
+def test_what_rounding_makes_of_equal_returns_is_no_spread(filter: GroupFilter):
+    # in Python, 0.1 + 0.2 - 0.3 is 5.6e-17, ten times 0.1 less 1 is -1.1e-16
+    equal = [rewarded(0, 0.1, 0.2, -0.3), rewarded(0, 0.0), rewarded(0, *[0.1] * 10, -1.0)]
+    large = [rewarded(1, 1e6, 0.1, 0.2), rewarded(1, 1e6, 0.3), rewarded(1, 0.3, 1e6)]
+    differs = [rewarded(2, 1e6, 1.0), rewarded(2, 1e6, 2.0)]
+    groups, spreads = select_groups([*equal, *large, *differs], filter)
+    assert [group[0].group_id for group in groups] == [2]
+    assert spreads[:2] == [0.0, 0.0]
+    assert spreads[2] == pytest.approx(0.5**0.5)
+
+
+@given(
+    rewards=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8),
+    orders=st.lists(st.randoms(use_true_random=False), min_size=2, max_size=5),
+)
+def test_members_that_earn_the_same_in_another_order_have_no_spread(rewards, orders):
+    members = [rewarded(0, *order.sample(rewards, len(rewards))) for order in orders]
+    assert select_groups(members, KeepAll())[1] == [0.0]
+
+
+def test_a_ranking_ignores_spreads_that_are_nothing():
+    assert kept(TopFraction(1.0), [1e-15, 0.2]) == [1]
+    assert kept(Nucleus(1.0), [1e-15, 0.2]) == [1]
+    assert kept(TopFraction(1.0), [1e-15, 1e-15]) == []
 
 
 def test_filters_that_keep_nothing_are_refused():

@@ -42,7 +42,7 @@ def turn(reward: float, success: float = 0.0) -> Turn:
 
 
 def episode(*turns: Turn) -> Trajectory:
-    return Trajectory("toy", 0, 0, 0, turns, "terminated")
+    return Trajectory("toy", 0, 0, turns, "terminated")
 
 
 def store(grids: list[tuple[int, int, int]], rows: list[tuple[int, ...]]) -> VisionInputs:

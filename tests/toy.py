@@ -106,7 +106,7 @@ def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTraine
 def encode_reply(text: str) -> tuple[int, ...]:
     """A whole reply, end of turn included."""
     ids = tokenizer().encode(text, add_special_tokens=False)
-    return (*ids, min(renderer().stop_ids))
+    return (*ids, renderer().end_of_turn)
 
 
 def play(
@@ -129,9 +129,19 @@ def play(
         ids = encode_reply(text)
         logprobs = tuple(-0.5 - place / 100 for place in range(len(ids)))
         turns.append(
-            Turn(observation, prompt, ids, logprobs, reply, result.reward, "stop", result.metrics)
+            Turn(
+                observation,
+                prompt,
+                ids,
+                logprobs,
+                reply,
+                result.reward,
+                "stop",
+                result.metrics,
+                policy_version=7,
+            )
         )
-        conversation.reply(ids, "stop")
+        conversation.reply(ids)
         observation = result.observation
         prompt = conversation.ask(observation)
     over = environment.left == 0
@@ -139,7 +149,6 @@ def play(
         environment="toy",
         seed=seed,
         group_id=group_id,
-        policy_version=7,
         turns=tuple(turns),
         stop="terminated" if over else "truncated",
         final_observation=observation,

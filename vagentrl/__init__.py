@@ -12,6 +12,7 @@ _HOMES = {
     "Engine": "vagentrl.engines.base",
     "Environment": "vagentrl.environment",
     "Observation": "vagentrl.types",
+    "Policy": "vagentrl.policy",
     "Reply": "vagentrl.types",
     "RolloutDataModule": "vagentrl.datamodule",
     "Sampling": "vagentrl.engines.base",
@@ -20,6 +21,9 @@ _HOMES = {
     "Trajectory": "vagentrl.types",
     "Turn": "vagentrl.types",
     "VagentError": "vagentrl.errors",
+    "export_policy": "vagentrl.policy",
+    "load_policy": "vagentrl.policy",
+    "make_trainer": "vagentrl.trainer",
 }
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,4 +1,4 @@
-"""What the model sees of the past when it replies."""
+"""Contexts: which earlier turns the model sees when it replies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ Thoughts = Literal["keep", "strip"]
 
 
 class Context(ABC):
-    """The turns before the present one that stand in the model's context; subclasses write `start`.
+    """Chooses the earlier turns that stand in the model's context; subclasses write ``start``.
 
     A turn whose context continues the one before it, token by token, shares a training row with it.
-    When the past is cut or rewritten, a new row begins: nothing is learned from tokens in a context
-    that they were not sampled in.
+    Where the past is cut or rewritten a new row begins, so that every sampled token is trained in
+    the context in which it was sampled.
 
     Args:
         thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their
-            ``<think>…</think>``, so that only what was done is remembered.
+            ``<think>…</think>``, so that later turns see only what was done.
 
     Attributes:
-        memory: Turns that may be seen again, None for all.
+        memory: How many earlier turns a later one may see; None for all.
+
+    Raises:
+        ConfigError: When ``thoughts`` is neither.
     """
 
     memory: int | None = None
@@ -35,10 +38,10 @@ class Context(ABC):
 
     @abstractmethod
     def start(self, turn: int) -> int:
-        """Index of the oldest visible turn; `turn` itself if no past is visible.
+        """Index of the oldest visible turn; ``turn`` itself if no earlier turn is visible.
 
         Args:
-            turn: Index of the present turn, from 0.
+            turn: Index of the turn that is to be played, from 0.
         """
 
     def __call__(self, turn: int) -> int:
@@ -57,8 +60,9 @@ class FullHistory(Context):
     """The whole episode.
 
     Args:
-        thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their thoughts; the
-            prefix then breaks at every turn, and each has a row of its own.
+        thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their thoughts. With
+            ``strip`` the context is rewritten after every reply that has a thought, so turns have
+            rows of their own.
     """
 
     memory = None
@@ -68,12 +72,16 @@ class FullHistory(Context):
 
 
 class Window(Context):
-    """The last turns only, so that a context is no longer after 400 turns than after 4 (Verlog).
+    """The last turns only: a context is no longer after 400 turns than after 4 (Verlog).
 
     Args:
-        turns: Turns before the present one that are seen; 0 shows the present alone.
+        turns: How many earlier turns are visible; 0 shows only the present observation.
         thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their thoughts.
-        clear_every: Forget everything after so many turns (5 in Verlog's ablation); None: never.
+        clear_every: Forget all earlier turns after every so many (5 in Verlog's ablation); None
+            never does.
+
+    Raises:
+        ConfigError: When ``turns`` is negative, ``clear_every`` below 1, or ``thoughts`` neither.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Window(Context):
             raise ConfigError(
                 f"Window.clear_every is {clear_every}; give a number of turns, or null"
             )
-        self.memory = turns
+        self.turns = self.memory = turns
         self.clear_every = clear_every
 
     def start(self, turn: int) -> int:

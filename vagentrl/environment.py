@@ -6,8 +6,9 @@ with an observation. One instance plays one episode at a time; `reset` starts th
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,23 +21,45 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def train_seed(index: int) -> int:
-    """The ``index``-th training seed: even, so that it is never a held-out one."""
-    return 2 * index
+Split = Literal["train", "validation", "test"]
+"""What a seed, or a state, is kept for: no seed and no state is of two splits."""
 
 
-def held_out_seed(index: int) -> int:
-    """The ``index``-th held-out seed: odd, so that it is never a training one."""
-    return 2 * index + 1
+def seed_of(split: Split, index: int) -> int:
+    """The ``index``-th seed of a split: even for training, odd for the two that are held out."""
+    match split:
+        case "train":
+            return 2 * index
+        case "validation":
+            return 4 * index + 1
+        case "test":
+            return 4 * index + 3
 
 
-def is_held_out(seed: int) -> bool:
-    """Whether a seed belongs to the held-out half.
+def split_of(seed: int) -> Split:
+    """The split that a seed belongs to."""
+    if seed % 2 == 0:
+        return "train"
+    return "validation" if seed % 4 == 1 else "test"
 
-    An environment with few initial states should let this decide which *states* it may draw, so
-    that held-out episodes show states that training never started from.
+
+def split_of_state(state: str) -> Split:
+    """The split that an initial state belongs to: a tenth each is for validation and for test.
+
+    Seeds of different splits can start from the same state where there are few. An environment
+    that draws until ``split_of_state(state) == split_of(seed)`` keeps its states apart too.
+
+    Args:
+        state: The state in writing. Its hash decides, in every process and for ever.
     """
-    return seed % 2 == 1
+    digest = hashlib.blake2b(state.encode(), digest_size=4).digest()
+    match int.from_bytes(digest, "little") % 10:
+        case 0:
+            return "validation"
+        case 5:
+            return "test"
+        case _:
+            return "train"
 
 
 class Environment(ABC):
@@ -93,6 +116,15 @@ class Environment(ABC):
         """The true state now, for judges and demonstrators; None where there is no such thing."""
         return None
 
+    def initial_state(self, seed: int) -> Hashable | None:
+        """The state that a seed starts from, equal for equal states; None where it is unknown.
+
+        Evaluations ask before any episode, and play a state again only when all were played.
+        Override where `state` says too little or `reset` takes long.
+        """
+        self.reset(seed)
+        return self.state()
+
     def rubric(self) -> str:
         """What makes a claim about the state right, in words for a judge; empty without one."""
         return ""
@@ -146,6 +178,9 @@ class ActionEnvironment(Environment):
         invalid_penalty: Subtracted for each unknown action.
         reward_scale: Multiplies every reward and penalty.
         feedback: Whether the next observation says what was wrong with the reply.
+        show_turns_left: Whether every observation says how many turns are left, and how many
+            actions where `actions_per_episode` limits them. The agent and the critic then see how
+            near the limit is, whatever the context shows of the past.
     """
 
     def __init__(
@@ -162,6 +197,7 @@ class ActionEnvironment(Environment):
         invalid_penalty: float = 0.0,
         reward_scale: float = 1.0,
         feedback: bool = False,
+        show_turns_left: bool = False,
     ) -> None:
         super().__init__(format)
         self.action_names = tuple(action_names)
@@ -176,6 +212,7 @@ class ActionEnvironment(Environment):
         self.invalid_penalty = invalid_penalty
         self.reward_scale = reward_scale
         self.feedback = feedback
+        self.show_turns_left = show_turns_left
         self._check()
         self._over = True
         self._solved = False
@@ -206,8 +243,7 @@ class ActionEnvironment(Environment):
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         self._start(seed, transition_seed)
-        self._begin()
-        return self._look()
+        return self._begin()
 
     def step(self, reply: Reply) -> StepResult:
         if self._over:
@@ -246,17 +282,23 @@ class ActionEnvironment(Environment):
             },
         )
 
-    def _look(self) -> Observation:
-        """What the subclass shows, checked."""
+    def _begin(self) -> Observation:
+        """Start counting a new episode, and show how it starts."""
+        self._over = self._solved = False
+        self._turns = self._actions = 0
+        return self._show()
+
+    def _show(self) -> Observation:
+        """What the agent sees now, and what is left of the limits if it is told."""
         observation = self._observe()
         if not isinstance(observation, Observation):
             raise EnvError.returned(self, "_observe", observation, "return an Observation")
-        return observation
-
-    def _begin(self) -> None:
-        """Start counting a new episode."""
-        self._over = self._solved = False
-        self._turns = self._actions = 0
+        if not self.show_turns_left:
+            return observation
+        left = f"Turns left: {self.turn_limit - self._turns}."
+        if self.actions_per_episode is not None:
+            left += f" Actions left: {self.actions_per_episode - self._actions}."
+        return replace(observation, text=f"{observation.text}\n{left}")
 
     def _asked(self, reply: Reply) -> list[str | None]:
         """The actions of the turn in our spelling, None where unknown."""
@@ -272,7 +314,7 @@ class ActionEnvironment(Environment):
 
     def _answer(self, reply: Reply, unknown: bool) -> Observation:
         """The next observation, after a word on the reply if feedback is wanted."""
-        observation = self._look()
+        observation = self._show()
         if not self.feedback or (reply.problem is None and not unknown):
             return observation
         # never the agent's own words: they may hold anything, even an image placeholder

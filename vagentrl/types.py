@@ -30,6 +30,8 @@ Finish = Literal["stop", "length"]
 Representation = Literal["natural", "structured", "symbolic"]
 ClaimKind = Literal["observation", "prediction"]
 Stop = Literal["terminated", "truncated", "cut", "failed"]
+AtLimit = Literal["end", "bootstrap"]
+"""What a limit is to a truncated episode: the end of the task, or a cut with a value after it."""
 
 
 # ---------------------------------------------------------------- between agent and environment
@@ -42,8 +44,8 @@ class Observation:
     Attributes:
         text: What the environment shows.
         images: Its images.
-        hint: What a second model says about it, on a line of its own after the text. It is no part
-            of the state: two observations that differ in the hint alone show the same.
+        hint: Advice from a second model, shown on a line of its own after the text. It is not part
+            of the state: observations that differ only in the hint count as the same state.
     """
 
     text: str
@@ -82,7 +84,7 @@ class Reply:
         actions: The executable actions, in order; empty when the reply is malformed.
         thought: The reasoning, without the claims inside it.
         observation_claim: What the agent says it sees, or None.
-        prediction_claim: What the agent says will be, or None.
+        prediction_claim: What the agent says it will see next, or None.
         problem: What is wrong with the reply; None when it is well formed.
     """
 
@@ -106,12 +108,13 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next; kept also at the end, to bootstrap from.
+        observation: What the agent sees next. At the end a critic may read the value after it.
         reward: Reward of the turn.
         terminated: The task is over: nothing of value can follow.
-        truncated: A limit ended the episode; what would have followed has value.
-        metrics: Numbers about the turn. ``success`` (0 or 1) is understood everywhere; of all
-            others the mean over turns is reported under ``rollout/`` and ``val/``.
+        truncated: A limit ended the episode. `data.at_limit` says whether what would have
+            followed has value.
+        metrics: Numbers about the turn. ``success`` (0 or 1) makes the success rate; the others
+            are reported as means over turns under ``rollout/`` and ``val/``.
     """
 
     observation: Observation
@@ -167,13 +170,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is put before a reply.
+    """The tokens that a turn puts before its reply.
 
     Attributes:
-        ids: Tokens, with room for each image.
-        images: The images that they show, in reading order.
-        whole: Whether this is the whole context, system prompt and all. Otherwise the context is
-            the one before, the reply to it, and this.
+        ids: The tokens; an image takes as many of them as it has visual tokens.
+        images: The images that the tokens show, in reading order.
+        whole: Whether `ids` are the whole context, system prompt included. Otherwise they continue
+            the context and the reply of the turn before.
     """
 
     ids: tuple[int, ...]
@@ -183,11 +186,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Turn:
-    """One exchange, token by token as the model saw and sampled it.
+    """An observation and the reply to it, token by token as the model saw and sampled them.
 
     Attributes:
         observation: What the agent saw.
-        prompt: What this put before the reply.
+        prompt: The tokens that the observation put before the reply.
         reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
         reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
             not truncated (top-p, top-k) distribution.
@@ -196,8 +199,11 @@ class Turn:
         finish: ``stop`` when the model ended its turn, ``length`` when the token limit did.
         metrics: The environment's metrics of the step.
         claims: What a well-formed reply says about the state, each beside the truth.
-        scores: The kind of a claim to its score, for those that were judged.
-        bonus: What callbacks added to the reward; learned from like it, but not the task's.
+        scores: Score of each kind of claim that was judged.
+        bonus: What callbacks added to the reward. It is learned from like the reward, but is not
+            part of the task's return.
+        policy_version: Version of the weights that sampled the reply; -1 when no policy did, as in
+            a demonstration.
     """
 
     observation: Observation
@@ -211,6 +217,7 @@ class Turn:
     claims: tuple[Claim, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
     bonus: float = 0.0
+    policy_version: int = -1
 
     def __post_init__(self) -> None:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
@@ -222,29 +229,28 @@ class Turn:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode.
+    """One episode, or the part of it that belongs to a batch.
 
     Attributes:
         environment: Name of the environment in the configuration.
         seed: Seed of the initial state.
         group_id: Members of a group started from the same state.
-        policy_version: Version of the weights that sampled it.
-        turns: The exchanges, in order.
+        turns: The turns, in order.
         stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
-        final_observation: What follows the last turn. None when the episode failed.
-        end: The same as a prompt: the value of a trajectory that did not terminate is read after
-            it. None when there is no room for it in the context; it is then read before the last
-            sampled token.
+        final_observation: What the agent saw after the last turn. None when the episode failed.
+        end: The final observation as a prompt. A trajectory that did not terminate is bootstrapped
+            with the value after it, or, when `end` is None because the context has no room for it,
+            with the value before the last sampled token.
         error: What failed, with the boundary's name.
-        transition_seed: Seed of the transitions; with `seed` and the replies, the episode again.
-        earlier_turns: Turns of the episode before these, which an earlier batch learned from.
-        earlier_reward: The sum of their rewards.
+        transition_seed: Seed of the transitions. With `seed` and the replies it replays the
+            episode.
+        earlier_turns: Number of turns before these, which earlier batches learned from.
+        earlier_reward: The sum of the rewards of those earlier turns.
     """
 
     environment: str
     seed: int
     group_id: int
-    policy_version: int
     turns: tuple[Turn, ...]
     stop: Stop
     final_observation: Observation | None = None
@@ -261,7 +267,7 @@ class Trajectory:
 
     @property
     def learned_reward(self) -> float:
-        """The sum of their rewards and of what callbacks added."""
+        """The sum of the turns' rewards and of what callbacks added to them."""
         return sum(turn.reward + turn.bonus for turn in self.turns)
 
     @property
@@ -338,6 +344,7 @@ _PER_TOKEN = (
     "state_ids",
     "rewards",
     "rollout_logprobs",
+    "policy_version",
 )
 
 
@@ -354,12 +361,13 @@ class RolloutBatch:
             the agent saw the same; -1 elsewhere.
         rewards: ``(B, T)`` reward of each turn, on its last sampled token.
         rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
+        policy_version: ``(B, T)`` version of the weights that sampled the token, -1 off the action
+            mask. A trajectory, and a row, may have turns of several versions.
         trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
         group_ids: ``(N,)`` group of each trajectory.
-        policy_version: ``(B,)`` version of the weights that sampled the row.
         bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
-            ``(B, T)``; -1 where the trajectory terminated.
-        temperature: What divided the logits at sampling, and so must when training.
+            ``(B, T)``; -1 where nothing of value follows.
+        temperature: Divided the logits at sampling, and divides them in training as well.
         vision: Images, or None without any.
     """
 
@@ -370,9 +378,9 @@ class RolloutBatch:
     state_ids: Tensor
     rewards: Tensor
     rollout_logprobs: Tensor
+    policy_version: Tensor
     trajectory_ids: Tensor
     group_ids: Tensor
-    policy_version: Tensor
     bootstrap_index: Tensor
     temperature: float = 1.0
     vision: VisionInputs | None = None
@@ -386,19 +394,19 @@ class RolloutBatch:
     def select(self, rows: Tensor) -> RolloutBatch:
         """Some rows ``(b,)``, in the given order, cut one column after the longest of them.
 
-        That column is where the value after a row's last token is. `group_ids` and
+        The value after the last token of the longest row is in that column. `group_ids` and
         `bootstrap_index` are about whole trajectories and stay as they are.
         """
         width = int(self.attention_mask[rows].sum(-1).max()) + 1 if len(rows) else 0
         return replace(
             self,
             **{name: getattr(self, name)[rows][:, :width] for name in _PER_TOKEN},
-            **{name: getattr(self, name)[rows] for name in ("trajectory_ids", "policy_version")},
+            trajectory_ids=self.trajectory_ids[rows],
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
     def to(self, device: torch.device | str) -> RolloutBatch:
-        names = (*_PER_TOKEN, "trajectory_ids", "policy_version", "group_ids", "bootstrap_index")
+        names = (*_PER_TOKEN, "trajectory_ids", "group_ids", "bootstrap_index")
         return replace(
             self,
             **{name: getattr(self, name).to(device) for name in names},
@@ -408,14 +416,23 @@ class RolloutBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the models say about a batch, each ``(B, T)``; None where the model is absent."""
+    """What the models say about a batch, each ``(B, T)``.
+
+    Attributes:
+        old_logprobs: Log-probs that the actor gave the sampled tokens before it learned from them.
+        ref_logprobs: Log-probs under the reference; None without a reference.
+        values: The critic's values; None without a critic.
+        importance: Weights that correct the policy loss for tokens that another policy sampled;
+            None without off-policy correction.
+    """
 
     old_logprobs: Tensor
     ref_logprobs: Tensor | None = None
     values: Tensor | None = None
+    importance: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _same_shape(self, "old_logprobs", "ref_logprobs", "values")
+        _same_shape(self, "old_logprobs", "ref_logprobs", "values", "importance")
 
 
 @dataclass(frozen=True)
@@ -437,8 +454,8 @@ class TrainBatch:
         rollout: Its rows.
         scores: The models' scores of them.
         credit: Advantages and returns.
-        weights: ``(B, T)`` what each token counts in the loss of the *minibatch* that the rows come
-            from, so that the losses and gradients of micro-batches add up to the minibatch's.
+        weights: ``(B, T)`` weight of each token in the loss of the *minibatch* that the rows come
+            from, so that the losses and gradients of its micro-batches add up to its own.
     """
 
     rollout: RolloutBatch
@@ -458,7 +475,10 @@ class TrainBatch:
         return TrainBatch(
             rollout,
             Scores(
-                scores.old_logprobs[rows][:, :width], cut(scores.ref_logprobs), cut(scores.values)
+                scores.old_logprobs[rows][:, :width],
+                cut(scores.ref_logprobs),
+                cut(scores.values),
+                cut(scores.importance),
             ),
             Credit(credit.advantages[rows][:, :width], cut(credit.returns)),
             self.weights[rows][:, :width],

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from vagentrl.environment import ActionEnvironment, Outcome, is_held_out
+from vagentrl.environment import ActionEnvironment, Outcome, Split, split_of
 from vagentrl.errors import ConfigError
 from vagentrl.types import Observation, Reply, StepResult
 
@@ -49,7 +49,7 @@ class Bandit(ActionEnvironment):
     probability ``risky_chance`` and otherwise nothing: by default 0.1 against 0.25 on average.
     The arm whose name sounds risky is the risky one. Success is pulling the arm that pays more on
     average, whatever it paid this time. Which names stand for the arms, and in what order they are
-    said, is drawn from the seed. No pair of names occurs under training and held-out seeds both.
+    said, is drawn from the seed. Training, validation and test share no pair of names.
 
     Args:
         pairing: ``fixed`` keeps to the 60 pairs as they are written, so that held-out names are
@@ -102,6 +102,10 @@ class Bandit(ActionEnvironment):
         # one turn is the whole game: nothing of value follows, not even a malformed reply
         return replace(super().step(reply), terminated=True, truncated=False)
 
+    def initial_state(self, seed: int) -> tuple[str, ...]:
+        self.reset(seed)
+        return self.action_names
+
     @property
     def _better(self) -> str:
         """The arm that pays more on average."""
@@ -110,7 +114,7 @@ class Bandit(ActionEnvironment):
 
     def _start(self, seed: int, transition_seed: int) -> None:
         rng = np.random.default_rng(seed)
-        pair = _draw(rng, self.pairing, is_held_out(seed))
+        pair = _draw(rng, self.pairing, split_of(seed))
         self._steady, self._risky = reversed(pair) if self.misleading else pair
         self.action_names = pair if rng.random() < 0.5 else (pair.risky, pair.steady)
         self._spellings = {name.casefold(): name for name in self.action_names}
@@ -142,18 +146,23 @@ class BanditRev(Bandit):
     misleading = True
 
 
-def _draw(rng: np.random.Generator, pairing: str, held_out: bool) -> Pair:
-    """A pair of the held-out fifth, or of the rest.
+def _draw(rng: np.random.Generator, pairing: str, split: Split) -> Pair:
+    """A pair of a split.
 
-    Pair number i is held out where i is a multiple of 5; among mixed pairs, the steady name of
-    pair i with the risky one of pair j is where i + j is.
+    The last digit of a pair's number decides: 0 is for validation and 5 for test. The number of a
+    mixed pair is the sum of the two numbers that its names have among the fixed ones.
     """
-    total = int(rng.choice(_LEFT_OVER[held_out])) + 5 * int(rng.integers(len(PAIRS) // 5))
+    remainders, divisor = _NUMBERS[split]
+    total = int(rng.choice(remainders)) + divisor * int(rng.integers(len(PAIRS) // divisor))
     if pairing == "fixed":
         return PAIRS[total]
     steady = int(rng.integers(len(PAIRS)))
     return Pair(PAIRS[steady].steady, PAIRS[(total - steady) % len(PAIRS)].risky)
 
 
-_LEFT_OVER = {True: (0,), False: (1, 2, 3, 4)}
-"""What is left of a number divided by 5, for held-out pairs and for the others."""
+_NUMBERS: dict[Split, tuple[tuple[int, ...], int]] = {
+    "train": ((1, 2, 3, 4), 5),
+    "validation": ((0,), 10),
+    "test": ((5,), 10),
+}
+"""The numbers of each split's pairs: their remainders, and the divisor."""

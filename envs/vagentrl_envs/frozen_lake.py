@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from vagentrl.environment import ActionEnvironment, Outcome, is_held_out
+from vagentrl.environment import (
+    ActionEnvironment,
+    Outcome,
+    Split,
+    split_of,
+    split_of_state,
+)
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation, State
 from vagentrl_envs.frozen_lake_sprites import render
@@ -37,8 +42,8 @@ MAPS = {
 """Gymnasium's, in its letters: start, frozen, hole, goal."""
 
 FEWEST_LAKES = 5
-"""Different lakes that training and evaluation need at least, each."""
-TRIALS = 500
+"""Different lakes that each split needs at least."""
+TRIALS = 1000
 """Lakes that are drawn to count the different ones."""
 DRAWS = 10_000
 """Lakes that are drawn before a seed is given up: ample where `TRIALS` gave `FEWEST_LAKES`."""
@@ -147,11 +152,9 @@ class Lake:
         return codes
 
     @property
-    def held_out(self) -> bool:
-        """Whether the lake itself, not its seed, falls in the held-out fifth."""
-        written = repr((self.size, sorted(self.holes), self.goal)).encode()
-        digest = hashlib.blake2b(written, digest_size=4).digest()
-        return int.from_bytes(digest, "little") % 5 == 0
+    def split(self) -> Split:
+        """The split of the lake itself, whatever its seed."""
+        return split_of_state(repr((self.size, sorted(self.holes), self.goal)))
 
 
 @lru_cache(maxsize=128)
@@ -192,13 +195,12 @@ class LakeSpec:
     def draw(self, seed: int) -> tuple[Lake, Cell]:
         """The lake of a seed and the cell to start from.
 
-        A lake is in the held-out fifth of all lakes if and only if its seed is held out, so that
-        no lake is ever trained on and tested on.
+        The lake is of its seed's split, so that no lake occurs in two of them.
         """
-        rng = np.random.default_rng(seed)
+        rng, split = np.random.default_rng(seed), split_of(seed)
         for _ in range(DRAWS):
             lake = self._lake(rng)
-            if lake.held_out == is_held_out(seed) and (starts := self.starts(lake, (0, 0))):
+            if lake.split == split and (starts := self.starts(lake, (0, 0))):
                 return lake, starts[rng.integers(len(starts))]
         raise EnvError(f"no lake of {self} in {DRAWS} draws (seed {seed}); ask for fewer holes")
 
@@ -211,21 +213,21 @@ class LakeSpec:
         ]
 
     def check(self) -> None:
-        """Raise unless there are several lakes to train on and several others to test on."""
-        found: dict[bool, set[Lake]] = {True: set(), False: set()}
+        """Raise unless each split has several lakes."""
+        found: dict[Split, set[Lake]] = {split: set() for split in get_args(Split)}
         rng = np.random.default_rng(0)
         for _ in range(TRIALS):
             lake = self._lake(rng)
             if self.starts(lake, (0, 0)):
-                found[lake.held_out].add(lake)
+                found[lake.split].add(lake)
             if min(map(len, found.values())) == FEWEST_LAKES:
                 return
+        counts = ", ".join(f"{len(lakes)} for {split}" for split, lakes in found.items())
         raise ConfigError(
             f"size {self.size}, {self.holes} holes and {self.shortest} to {self.longest} moves "
-            f"from the start to the goal: in {TRIALS} draws there were {len(found[False])} "
-            f"different lakes to train on and {len(found[True])} to test on, and each needs "
-            f"{FEWEST_LAKES}; try another hole_share, a larger size or turn_limit, a smaller "
-            "min_solution, random_start, or play on one map with map="
+            f"from the start to the goal: {TRIALS} draws gave these numbers of different lakes: "
+            f"{counts}; each split needs {FEWEST_LAKES}. Try another hole_share, a larger size or "
+            "turn_limit, a smaller min_solution, random_start, or play on one map with map="
         )
 
     def _lake(self, rng: np.random.Generator) -> Lake:
@@ -266,9 +268,8 @@ class FrozenLake(ActionEnvironment):
     """Cross the ice to the goal; a hole ends the game.
 
     The goal earns 1 and a hole nothing. The lake is drawn from the seed, with the goal at the
-    bottom right, and can always be crossed within the limits of an episode. A lake that is played
-    under a held-out seed is played under no training seed. The transitions are those of
-    Gymnasium's ``FrozenLake-v1``.
+    bottom right, and can always be crossed within the limits of an episode. Training, validation
+    and test share no lake. The transitions are those of Gymnasium's ``FrozenLake-v1``.
 
     Args:
         size: Rows and columns, one number for a square; None for 4, or the map's own.
@@ -280,7 +281,7 @@ class FrozenLake(ActionEnvironment):
         random_start: Start on any ice the goal can be reached from, not at the top left or the S
             of the map.
         map: A map of your own to play on, in Gymnasium's letters S, F, H, G, or the name of one
-            of Gymnasium's. It is the same under every seed, the held-out ones included.
+            of Gymnasium's. It is the same in every split.
         min_solution: Fewest moves from the start to the goal, if none slips.
         step_cost: Subtracted for each move.
         observation: What the agent sees: an ``image``, or the grid as ``text``.
@@ -333,8 +334,7 @@ class FrozenLake(ActionEnvironment):
         """Start an episode on a lake of your own."""
         self._lake, self._player = lake, player
         self._slips = np.random.default_rng(transition_seed)
-        self._begin()
-        return self._observe()
+        return self._begin()
 
     @property
     def lake(self) -> Lake:

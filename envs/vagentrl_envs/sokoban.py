@@ -83,7 +83,7 @@ class Sokoban(ActionEnvironment):
     """Push every box onto a target, in a room drawn from the seed.
 
     A move costs 0.1; a box pushed onto a target earns 1 and pushed off it costs 1; the solved room
-    earns 10. A room that is played under a held-out seed is played under no training seed.
+    earns 10. Training, validation and test share no room.
 
     Args:
         size: Rows and columns, outer walls included; one number for a square.
@@ -142,8 +142,7 @@ class Sokoban(ActionEnvironment):
     def start_from(self, room: Room) -> Observation:
         """Start an episode in a room of your own."""
         self._solver, self._position = solve(room)
-        self._begin()
-        return self._observe()
+        return self._begin()
 
     def room(self) -> Room:
         """The room as it is now."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from vagentrl.environment import is_held_out
+from vagentrl.environment import Split, split_of, split_of_state
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl_envs.sokoban_solver import (
     DIRECTIONS,
@@ -80,10 +79,9 @@ class Room:
         return self.boxes == self.targets
 
     @property
-    def held_out(self) -> bool:
-        """Whether the room itself, not its seed, falls in the held-out fifth."""
-        digest = hashlib.blake2b(self.grid().encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "little") % 5 == 0
+    def split(self) -> Split:
+        """The split of the room itself, whatever its seed."""
+        return split_of_state(self.grid())
 
 
 @dataclass(frozen=True)
@@ -109,10 +107,10 @@ class RoomSpec:
         """The room of a seed: what solves it, and the position to start from.
 
         Within a layout with its targets, all positions within the bounds that have the fewest
-        boxes on a target already are equally likely. A room is in the held-out fifth of all rooms
-        if and only if its seed is held out, so that no room is ever trained on and tested on.
+        boxes on a target already are equally likely. The room is of its seed's split, so that no
+        room occurs in two of them.
         """
-        rng = np.random.Generator(np.random.PCG64(seed))
+        rng, split = np.random.Generator(np.random.PCG64(seed)), split_of(seed)
         for _ in range(DRAWS):
             walls = self._walls(rng)
             layout = _layout(self.size, walls)
@@ -122,12 +120,12 @@ class RoomSpec:
             solver = _solver(layout, sum(1 << target for target in targets), self.max_solution)
             starts = self._starts(solver)
             for choice in rng.integers(len(starts), size=8).tolist() if starts else ():
-                if room_at(solver, starts[choice]).held_out == is_held_out(seed):
+                if room_at(solver, starts[choice]).split == split:
                     return solver, starts[choice]
         raise EnvError(
             f"no room of size {self.size} with boxes {self.boxes}, inner_walls {self.inner_walls} "
             f"and a shortest solution of {self.min_solution} to {self.max_solution} moves in "
-            f"{DRAWS} layouts (seed {seed}, {'' if is_held_out(seed) else 'not '}held out); "
+            f"{DRAWS} layouts (seed {seed}, for {split}); "
             "widen min_solution and max_solution, or the size"
         )
 

@@ -83,7 +83,7 @@ def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[Rollou
         rollout_logprobs=torch.zeros_like(rewards),
         trajectory_ids=trajectory_ids,
         group_ids=torch.tensor(groups),
-        policy_version=torch.zeros(len(rows), dtype=torch.long),
+        policy_version=torch.zeros_like(turn_ids),
         bootstrap_index=bootstrap_index,
     )
     return rollout, Scores(old_logprobs=torch.zeros_like(values), values=values)

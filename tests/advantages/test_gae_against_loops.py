@@ -43,7 +43,7 @@ def loop_turn(batch: Batch, turn_gamma: float, turn_lam: float) -> Tensor:
     for n, row in enumerate(batch.rows()):
         following, carried = batch.after(n), 0.0
         for turn in reversed(loop_turns(row)):
-            earned, value = sum(reward for _, reward, _ in turn), turn[-1][2]
+            earned, value = sum(reward for _, reward, _ in turn), turn[0][2]
             carried = earned + turn_gamma * following - value + turn_gamma * turn_lam * carried
             following = value
             for column, _, _ in turn:
@@ -99,6 +99,15 @@ def looped(name: str, batch: Batch, a: float, b: float, c: float, d: float) -> T
     return (loop_bi_level if name == "bi_level" else loop_dual_discount)(batch, a, b, c, d)
 
 
+def baseline(name: str, batch: Batch) -> Tensor:
+    """What returns exceed advantages by: a token's own value, or that of its turn's first token."""
+    values = batch.values * batch.action_mask
+    for n, row in enumerate(batch.rows() if name == "turn" else []):
+        for turn in loop_turns(row):
+            values[n, [column for column, _, _ in turn]] = turn[0][2]
+    return values
+
+
 every_estimator = pytest.mark.parametrize("name", ["masked", "turn", "bi_level", "dual_discount"])
 
 
@@ -108,7 +117,7 @@ def test_equals_a_loop_over_tokens(name: str, batch: Batch, a: float, b: float, 
     advantages, returns = vectorised(name, batch, a, b, c, d)
     expected = looped(name, batch, a, b, c, d)
     torch.testing.assert_close(advantages, expected)
-    torch.testing.assert_close(returns, (expected + batch.values) * batch.action_mask)
+    torch.testing.assert_close(returns, expected + baseline(name, batch))
     assert advantages.dtype == returns.dtype == torch.float64
 
 

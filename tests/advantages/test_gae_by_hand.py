@@ -21,12 +21,15 @@ PENALISED = torch.tensor([[99.0, -0.5, 1.0, 99.0, -0.25, 2.0, 99.0]])  # a and c
 BOOTSTRAP = torch.tensor([8.0])
 
 
-def expect(credit: tuple[Tensor, Tensor], abcd: list[float]) -> None:
-    """Advantages of a, b, c, d; returns are those plus the values 1, 2, 3, 4; the rest is 0."""
+def expect(
+    credit: tuple[Tensor, Tensor], abcd: list[float], baselines: tuple[float, ...] = (1, 2, 3, 4)
+) -> None:
+    """Advantages of a, b, c, d; returns are those plus the baselines; the rest is 0."""
     a, b, c, d = abcd
+    v, w, x, y = baselines
     advantages, returns = credit
     torch.testing.assert_close(advantages, torch.tensor([[0.0, a, b, 0.0, c, d, 0.0]]))
-    torch.testing.assert_close(returns, torch.tensor([[0.0, a + 1, b + 2, 0.0, c + 3, d + 4, 0.0]]))
+    torch.testing.assert_close(returns, torch.tensor([[0.0, a + v, b + w, 0.0, c + x, d + y, 0.0]]))
 
 
 def test_masked_gae_steps_over_the_observation():
@@ -45,24 +48,27 @@ def test_masked_gae_discounts_the_bootstrap_like_a_token():
     expect(credit, [0.09375, 0.375, -0.5, 2.0])
 
 
-def test_turn_gae_gives_a_turn_one_advantage():
-    # turn 1: 2 - 4 = -2 ; turn 0: 1 + 0.5 * 4 - 2 = 1, and 1 + 0.25 * -2 = 0.5
+AT_TURN_STARTS = (1.0, 1.0, 3.0, 3.0)  # the values at a and c, for both tokens of their turns
+
+
+def test_turn_gae_gives_a_turn_one_advantage_over_the_value_at_its_first_token():
+    # turn 1: 2 - 3 = -1 ; turn 0: 1 + 0.5 * 3 - 1 = 1.5, and 1.5 + 0.25 * -1 = 1.25
     credit = turn_gae(REWARDS, VALUES, MASK, TURNS, turn_gamma=0.5, turn_lam=0.5)
-    expect(credit, [0.5, 0.5, -2.0, -2.0])
+    expect(credit, [1.25, 1.25, -1.0, -1.0], AT_TURN_STARTS)
 
 
 def test_turn_gae_bootstraps_the_last_turn():
-    # turn 1: 2 + 0.5 * 8 - 4 = 2 ; turn 0: 1 + 0.25 * 2 = 1.5
+    # turn 1: 2 + 0.5 * 8 - 3 = 3 ; turn 0: 1.5 + 0.25 * 3 = 2.25
     credit = turn_gae(
         REWARDS, VALUES, MASK, TURNS, turn_gamma=0.5, turn_lam=0.5, bootstrap=BOOTSTRAP
     )
-    expect(credit, [1.5, 1.5, 2.0, 2.0])
+    expect(credit, [2.25, 2.25, 3.0, 3.0], AT_TURN_STARTS)
 
 
 def test_turn_gae_counts_all_that_the_turn_earned():
-    # turn 1: 1.75 - 4 = -2.25 ; turn 0: 0.5 + 0.5 * 4 - 2 = 0.5, and 0.5 + 0.25 * -2.25 = -0.0625
+    # turn 1: 1.75 - 3 = -1.25 ; turn 0: 0.5 + 0.5 * 3 - 1 = 1, and 1 + 0.25 * -1.25 = 0.6875
     credit = turn_gae(PENALISED, VALUES, MASK, TURNS, turn_gamma=0.5, turn_lam=0.5)
-    expect(credit, [-0.0625, -0.0625, -2.25, -2.25])
+    expect(credit, [0.6875, 0.6875, -1.25, -1.25], AT_TURN_STARTS)
 
 
 def bi_level(rewards: Tensor, bootstrap: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -73,14 +79,16 @@ def bi_level(rewards: Tensor, bootstrap: Tensor | None = None) -> tuple[Tensor, 
 
 
 def test_bi_level_gae_passes_the_turns_credit_down_to_its_tokens():
-    # turns as in turn_gae: A_1 = -2, A_0 = 0.5; rewards become d: -2 + 4 = 2, b: 0.5 + 2 = 2.5
+    # turn 1: 2 - 4 = -2 ; turn 0: 1 + 0.5 * 4 - 2 = 1, and 1 + 0.25 * -2 = 0.5
+    # rewards become d: -2 + 4 = 2, b: 0.5 + 2 = 2.5
     # d: 2 - 4 = -2      ; c: 0 + 0.5 * 4 - 3 = -1, and -1 + 0.5 * -2 = -2
     # b: 2.5 - 2 = 0.5   ; a: 0 + 0.5 * 2 - 1 = 0, and 0.5 * 0.5 = 0.25
     expect(bi_level(REWARDS), [0.25, 0.5, -2.0, -2.0])
 
 
 def test_bi_level_gae_bootstraps_the_last_turn():
-    # A_1 = 2, A_0 = 1.5 ; d: 2 ; c: -1 + 0.5 * 2 = 0 ; b: 1.5 ; a: 0 + 0.5 * 1.5 = 0.75
+    # turn 1: 2 + 0.5 * 8 - 4 = 2 ; turn 0: 1 + 0.25 * 2 = 1.5
+    # d: 2 ; c: -1 + 0.5 * 2 = 0 ; b: 1.5 ; a: 0 + 0.5 * 1.5 = 0.75
     expect(bi_level(REWARDS, BOOTSTRAP), [0.75, 1.5, 0.0, 2.0])
 
 

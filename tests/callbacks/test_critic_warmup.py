@@ -1,10 +1,13 @@
 from typing import Any
 
 import pytest
+import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from tests import runs
 from vagentrl.callbacks import CriticWarmup
+from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.errors import ConfigError
 
 
@@ -71,10 +74,71 @@ def test_all_rounds_learn_from_the_same_episodes(run_dir: Any):
 
 
 def test_a_warmup_ends_when_the_loss_no_longer_falls(run_dir: Any):
-    run = warmed("rounds=3", "tolerance=1.0")  # it would have to fall below 0
+    run = warmed("rounds=3", "tolerance=1.0", "patience=1")  # it would have to fall below 0
     assert run.model.warmup.rounds == 2
     assert scalars(run, "rollout/episodes") == [4, 4, 4]
     assert len(scalars(run, "train/policy_loss")) == 2
+
+
+class Rounds:
+    """Stands for the agent and its trainer: rounds of a warm-up, each of one batch."""
+
+    is_last_batch = True
+    accumulate_grad_batches = 1
+    actor_is_training = False
+    strategy: Any
+
+    def __init__(self, rounds: int) -> None:
+        self.warmup = Warmup(rounds)
+        self.iteration = 0
+        self.strategy = self
+
+    def reduce(self, loss: Tensor, reduce_op: str) -> Tensor:
+        return loss
+
+
+def rounds_taken(losses: list[float], warmup: CriticWarmup, killed_after: int = 99) -> int:
+    """How many rounds a warm-up takes when they have these value losses."""
+    rounds: Any = Rounds(len(losses))
+    while rounds.iteration < min(rounds.warmup.rounds, killed_after):
+        warmup.on_train_epoch_start(rounds, rounds)
+        loss = {"loss": torch.tensor(losses[rounds.iteration])}
+        warmup.on_train_batch_end(rounds, rounds, loss, batch=rounds, batch_idx=0)
+        rounds.iteration += 1
+    return rounds.iteration
+
+
+@pytest.mark.parametrize(
+    ("losses", "taken"),
+    [
+        ([8.0, 4.0, 2.0, 1.0, 0.5, 0.25], 6),
+        # one round that is noise (5, then 3) does not end it; the loss goes on to fall
+        ([8.0, 4.0, 5.0, 3.0, 2.0, 1.0], 6),
+        # neither 3.9 nor 3.8 is a tenth below 4, the lowest until then
+        ([8.0, 4.0, 3.9, 3.8, 1.0, 0.5], 4),
+        # 3.5 is a tenth below 4, so the count starts again
+        ([8.0, 4.0, 4.1, 3.5, 3.6, 3.6], 6),
+        ([8.0, 9.0, 10.0, 1.0, 0.5, 0.1], 3),
+    ],
+)
+def test_two_rounds_in_a_row_must_stall(losses: list[float], taken: int):
+    assert rounds_taken(losses, CriticWarmup(len(losses), tolerance=0.1)) == taken
+
+
+def test_patience_is_a_setting():
+    losses = [8.0, 8.0, 8.0, 8.0, 8.0]
+    for patience in (1, 2, 3):
+        assert rounds_taken(losses, CriticWarmup(5, tolerance=0.1, patience=patience)) == (
+            patience + 1
+        )
+    assert rounds_taken(losses, CriticWarmup(5)) == 5  # no tolerance: all rounds
+
+
+def test_a_resumed_warmup_remembers_the_round_that_stalled():
+    first, second = (CriticWarmup(9, tolerance=0.1) for _ in range(2))
+    rounds_taken([8.0] * 9, first, killed_after=2)  # the second stalls
+    second.load_state_dict(first.state_dict())
+    assert rounds_taken([8.0] + [1.0] * 8, second) == 1  # two in a row
 
 
 WITHIN_THE_EPOCH = (  # Lightning then saves after the evaluation
@@ -99,6 +163,7 @@ def test_a_warmup_that_is_resumed_is_the_warmup_that_would_have_been(
         "--trainer.callbacks+=vagentrl.callbacks.CriticWarmup",
         "--trainer.callbacks.rounds=3",
         "--trainer.callbacks.tolerance=1.0",
+        "--trainer.callbacks.patience=1",
     )
     whole = runs.fit(*settings, "--trainer.max_epochs=4")
     first = runs.fit(*settings, f"--trainer.max_epochs={half}")
@@ -126,6 +191,8 @@ def test_a_warmup_of_nothing_is_refused():
         CriticWarmup(part=0)
     with pytest.raises(ConfigError, match=r"CriticWarmup\.tolerance is -1"):
         CriticWarmup(tolerance=-1)
+    with pytest.raises(ConfigError, match=r"CriticWarmup\.patience is 0"):
+        CriticWarmup(patience=0)
 
 
 def test_a_warmup_without_a_critic_is_refused():

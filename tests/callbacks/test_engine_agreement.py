@@ -75,7 +75,7 @@ def two_turns() -> RolloutBatch:
         rollout_logprobs=torch.tensor([[0.0, -1.0, -1.0, 0.0, -1.0, -1.0]]),
         trajectory_ids=torch.tensor([0]),
         group_ids=torch.tensor([0]),
-        policy_version=torch.tensor([0]),
+        policy_version=torch.zeros(1, 6, dtype=torch.long),
         bootstrap_index=torch.tensor([-1]),
     )
 

@@ -8,14 +8,15 @@ from tests import runs, toy
 from vagentrl.callbacks import KLControl
 from vagentrl.errors import ConfigError
 from vagentrl.rollout.collate import collate
+from vagentrl.rollout.iteration import Iteration
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 class Notes:
     """Stands for the agent: what is recorded."""
 
-    def __init__(self, actor_is_training: bool = True) -> None:
-        self.actor_is_training = actor_is_training
+    def __init__(self, actor_learns: bool = True) -> None:
+        self.current = Iteration(0, actor_learns)
         self.seen: dict[str, float] = {}
 
     def record(self, name: str, value: float) -> None:
@@ -44,6 +45,7 @@ def adjust(control: KLControl, rollout: RolloutBatch, difference: float) -> tupl
         ("k1", -0.5),
         ("k2", 0.125),  # 0.5 * 0.5 ** 2
         ("k3", 0.148721),  # exp(0.5) - 1 - 0.5
+        ("k3+", 0.148721),
     ],
 )
 def test_in_the_reward_every_sampled_token_pays_and_no_other(estimator: Any, kl: float):
@@ -58,7 +60,9 @@ def test_in_the_reward_every_sampled_token_pays_and_no_other(estimator: Any, kl:
     assert KLControl(0.1, "reward", estimator).policy_loss_term(*[None] * 3) is None  # pyright: ignore
 
 
-@pytest.mark.parametrize(("estimator", "slope"), [("k2", -0.5), ("k3", 1 - 1.648721)])
+@pytest.mark.parametrize(
+    ("estimator", "slope"), [("k2", -0.5), ("k3", 1 - 1.648721), ("k3+", -0.5)]
+)
 def test_in_the_loss_it_pulls_towards_the_reference_and_leaves_rewards(
     estimator: Any, slope: float
 ):
@@ -71,7 +75,7 @@ def test_in_the_loss_it_pulls_towards_the_reference_and_leaves_rewards(
     term = control.policy_loss_term(Notes(), part, logprobs)  # pyright: ignore
     assert term is not None
     term.sum().backward()
-    # k2: x; k3: 1 - exp(-x), at x = -0.5
+    # k2 and k3+: x; k3: 1 - exp(-x), at x = -0.5
     torch.testing.assert_close(logprobs.grad, torch.full_like(logprobs, 0.1 * slope))
 
 
@@ -111,7 +115,7 @@ def test_an_iteration_of_many_episodes_changes_the_coefficient_by_a_fifth_at_mos
 
 def test_a_warm_up_of_the_critic_leaves_the_coefficient():
     control, rollout = KLControl(0.5, target=0.1, horizon=10), batch()
-    warming: Any = Notes(actor_is_training=False)
+    warming: Any = Notes(actor_learns=False)
     control.on_scores(warming, rollout, scores(rollout, 0.0))
     end_update(control)
     assert control.coefficient == 0.5

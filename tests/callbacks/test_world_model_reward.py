@@ -9,7 +9,7 @@ import yaml
 from tests import runs
 from tests.telling import HONEST, Exact, Script, by_turn, fit, prepare, say
 from vagentrl.callbacks import WorldModelReward
-from vagentrl.callbacks.trajectory_pictures import trajectory_picture
+from vagentrl.callbacks.trajectory_pictures import caption
 from vagentrl.claims import Audit, JudgementLog, TemplatePenalty, Unchanged
 from vagentrl.claims.judge import Claim, Verdict
 from vagentrl.cli.trainer import VagentCLI
@@ -296,16 +296,11 @@ def test_a_resumed_run_remembers_the_templates(run_dir: Path):
     assert bonuses[0] == bonuses[1]
 
 
-def test_pictures_show_scores_and_what_they_earned(run_dir: Path, monkeypatch: Any):
+def test_pictures_show_scores_and_what_they_earned(run_dir: Path):
     run = fit(HONEST, reward())
-    captions: list[str] = []
-    monkeypatch.setattr(
-        "vagentrl.callbacks.trajectory_pictures.episode_strip",
-        lambda frames, texts: captions.extend(texts) or frames[0],
-    )
-    trajectory_picture(run.datamodule.trajectories[0])
-    assert captions[0].splitlines()[-3:] == [
-        "reward -0.25 +1.00", "observation 1.00", "prediction 1.00"
+    first = run.datamodule.trajectories[0].turns[0]
+    assert caption(first).splitlines()[-3:] == [
+        "reward -0.25, bonus +1.00", "observation 1.00", "prediction 1.00"
     ]  # fmt: skip
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.chat_server import Answer, ChatServer, completion, refuses, says, serving
 from vagentrl.chat import ChatReply, OpenAIChat, endpoint
-from vagentrl.chat.endpoint import Prices, retry_after
 from vagentrl.chat import openai as module
+from vagentrl.chat.endpoint import Prices, retry_after
 from vagentrl.errors import ChatError, ConfigError
 
 KEY = "sk-proj-0123456789abcdefghijKLMNOP"

@@ -25,6 +25,8 @@ from vagentrl.claims import (
 )
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.formats import WorldModeling
+from vagentrl.modules.rollouts import Rollouts
+from vagentrl.rollout.iteration import Iteration
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import WorkerPool, step
 from vagentrl.types import Prompt, Reply, State, Trajectory, Turn
@@ -83,7 +85,7 @@ def play(policies: tuple[Policy, Policy], seed: int) -> Trajectory:
             )
         )
         observation, over = result.observation, result.terminated or result.truncated
-    return Trajectory(TRAIN, seed, seed, 0, tuple(turns), "truncated")
+    return Trajectory(TRAIN, seed, seed, tuple(turns), "truncated")
 
 
 def _words(state: State | None) -> str:
@@ -95,12 +97,15 @@ def earned(policies: tuple[Policy, Policy], folder: Path, **resistance: Any) -> 
     """What the claims of a turn earn on average in the last of three batches."""
     callback = WorldModelReward(Gullible(), **{"journal": None, **resistance})
     pools = {TRAIN: WorkerPool(room, TRAIN)}
+    data: Any = Rollouts()
+    data.collector = SimpleNamespace(pools=pools)
     trainer: Any = SimpleNamespace(
-        datamodule=SimpleNamespace(collector=SimpleNamespace(pools=pools)),
+        datamodule=data,
+        state=SimpleNamespace(fn="fit"),
         is_global_zero=True,
         log_dir=str(folder),
     )
-    agent: Any = SimpleNamespace(trainer=trainer, actor_is_training=True)
+    agent: Any = SimpleNamespace(trainer=trainer, current=Iteration(0))
     callback.setup(trainer, agent, "fit")
     turns: list[Turn] = []
     for batch in range(3):

@@ -96,7 +96,7 @@ def test_perception_is_judged_on_the_episode_that_was_played_where_moves_slip():
             reply = env.format.parse(reply.text.replace('"player"', '"nobody"'))
         turns.append(Turn(observation, Prompt((1,)), (2,), (0.0,), reply, 0.0, "stop"))
         observation = env.step(reply).observation
-    played = Trajectory("lake", 0, 0, 0, tuple(turns), "truncated", transition_seed=7)
+    played = Trajectory("lake", 0, 0, tuple(turns), "truncated", transition_seed=7)
     assert perception(env, [played]) == 5 / 6
     slipped_otherwise = perception(env, [replace(played, transition_seed=8)])
     assert slipped_otherwise is not None and slipped_otherwise < 5 / 6

@@ -33,7 +33,17 @@ class AlwaysRaising(Countdown):
 
 
 class Lucky(Countdown):
-    """Pays by luck when much is left, and nobody anything otherwise."""
+    """Pays by luck when much is left, and nobody anything otherwise; has two validation states."""
+
+    def initial_state(self, seed: int) -> int:
+        return seed % 8
 
     def step(self, reply: Reply) -> StepResult:
         return replace(super().step(reply), reward=float(self.luck * (self.left > 2)))
+
+
+class Told(Countdown):
+    """Tells its initial state; those of all validation seeds are the same."""
+
+    def initial_state(self, seed: int) -> int:
+        return seed % 4

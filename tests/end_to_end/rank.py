@@ -10,6 +10,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from tests import runs, telling
+from tests.exact import fit as fit_exactly
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.claims import TemplatePenalty
 from vagentrl.cli.trainer import VagentCLI
@@ -126,6 +127,7 @@ def main(rank: str, port: str) -> None:
         from tests.cpu_deepspeed import ZERO
 
         results["zero"] = fit("critic", UNCLIPPED, "--trainer.devices=2", ZERO)
+    results["exact"] = fit_exactly.run(devices=2, strategy="ddp")
     results["refused"] = [_refusal(*settings) for settings in REFUSED.values()]
     torch.save(results, Path(f"rank_{rank}.pt"))
 

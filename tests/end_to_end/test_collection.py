@@ -9,7 +9,7 @@ import pytest
 from tests import runs
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
-from vagentrl.types import Trajectory
+from vagentrl.types import RolloutBatch, Trajectory
 
 LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
 QUICK = ("--trainer.limit_val_batches=0",)
@@ -31,6 +31,45 @@ def test_a_fixed_number_of_turns_is_played_whatever_the_length_of_episodes(run_d
     assert pieces == [(1, 1, "truncated"), (2, 0, "truncated")] * 4
     assert scalars(run, "rollout/turns") == [2.0, 2.0]
     assert all(t.end is not None for t in played(run))
+
+
+@pytest.mark.parametrize(
+    ("settings", "bootstrapped"),
+    [
+        (["--data.at_limit=end"], False),
+        (["--data.at_limit=bootstrap"], True),
+        (["--data.at_limit=end", "--data.turns=1"], True),  # cut before the limit
+    ],
+)
+def test_what_follows_a_limit_is_a_setting_and_what_follows_a_cut_is_not(
+    settings: list[str], bootstrapped: bool, run_dir: Path
+):
+    rollouts: list[RolloutBatch] = []
+    run = runs.prepare(*QUICK, *settings, "--trainer.max_epochs=1")
+    score = run.model.score
+    run.model.score = lambda rollout: rollouts.append(rollout) or score(rollout)
+    run.trainer.fit(run.model, run.datamodule)
+    [rollout] = rollouts
+    assert len(rollout.bootstrap_index) == 4
+    assert (rollout.bootstrap_index >= 0).all() == bootstrapped
+    assert (rollout.bootstrap_index >= 0).any() == bootstrapped
+    stop = "cut" if "--data.turns=1" in settings else "truncated"
+    assert {trajectory.stop for trajectory in played(run)} == {stop}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (["--model.advantage.turn_gamma=1", "--data.at_limit=bootstrap"], True),
+        (["--model.advantage.turn_gamma=1", "--data.at_limit=end"], False),
+        (["--data.at_limit=bootstrap"], False),  # turn_gamma is 0.95
+    ],
+)
+def test_an_undiscounted_task_without_end_is_warned_of(
+    settings: list[str], warned: bool, run_dir: Path, caplog: pytest.LogCaptureFixture
+):
+    runs.fit(*QUICK, "--trainer.max_epochs=1", *settings)
+    assert ("BiLevelGAE with turn_gamma 1" in caplog.text) == warned
 
 
 def test_an_episode_in_progress_starts_a_row_with_its_whole_context(run_dir: Path):
@@ -141,6 +180,7 @@ def test_settings_that_cannot_work_together_are_refused_at_once(
     [
         (["--data.group_size=1"], "data.group_size is 1 and model.advantage is GroupRelative"),
         (["--data.turns=2"], "data.turns is 2 and model.advantage is GroupRelative"),
+        (["--data.at_limit=bootstrap"], "data.at_limit is 'bootstrap' and model.advantage is Gro"),
     ],
 )
 def test_an_estimator_that_cannot_work_with_the_batch_is_refused(

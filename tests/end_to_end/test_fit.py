@@ -12,6 +12,7 @@ from PIL import Image
 from tests import runs
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines.vllm.weights import weights_of
+from vagentrl.environment import seed_of
 from vagentrl.models.load import load_model
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 GROUP_RELATIVE = (
     "--model.advantage", "vagentrl.advantages.GroupRelative", "--trainer.callbacks", "[]"
 )  # fmt: skip
+PICTURES = "--trainer.callbacks+=vagentrl.callbacks.TrajectoryPictures"
 
 
 def test_the_recipe_with_pictures_runs_from_the_shell_and_says_nothing_needless(run_dir: Path):
@@ -49,8 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> VagentCLI:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("run"))
         save_dir = f"--trainer.logger.init_args.save_dir={os.getcwd()}"
-        pictures = "--trainer.callbacks+=vagentrl.callbacks.TrajectoryPictures"
-        return runs.fit(save_dir, pictures, "--trainer.max_epochs=3", images=True)
+        return runs.fit(save_dir, PICTURES, "--trainer.max_epochs=3", images=True)
 
 
 def test_the_summary_holds_success_before_and_after_with_intervals(finished: VagentCLI):
@@ -113,16 +114,34 @@ def test_the_actor_and_the_critic_learn_and_the_reference_does_not(finished: Vag
     assert runs.fingerprint(agent.reference) == runs.fingerprint(fresh.actor)
 
 
-@pytest.mark.parametrize("command", ["validate", "test"])
-def test_a_checkpoint_scores_what_its_run_scored_last(
-    command: str, finished: VagentCLI, run_dir: Path
-):
+def test_validate_scores_a_checkpoint_as_its_run_scored_it_last(finished: VagentCLI, run_dir: Path):
     last = runs.folder(finished) / "checkpoints" / "last.ckpt"
-    again = VagentCLI([command, *runs.arguments("--ckpt_path", str(last), images=True)])
+    again = VagentCLI(["validate", *runs.arguments("--ckpt_path", str(last), images=True)])
     scored = {k: float(v) for k, v in again.trainer.callback_metrics.items() if "val/" in k}
     evaluated = runs.summary(finished)["evaluations"][-1]
     assert scored == pytest.approx({k: v for k, v in evaluated.items() if "val/" in k}, abs=1e-6)
     assert scored
+
+
+def test_test_plays_the_test_split_and_reports_it_as_such(finished: VagentCLI, run_dir: Path):
+    last = runs.folder(finished) / "checkpoints" / "last.ckpt"
+    settings = ("--ckpt_path", str(last), PICTURES)
+    tested = VagentCLI(["test", *runs.arguments(*settings, images=True)])
+    played = tested.datamodule.evaluated["train"]
+    assert [t.seed for t in played] == [seed_of("test", index) for index in range(4)]
+    metrics = tested.trainer.callback_metrics
+    assert {name.partition("/")[0] for name in metrics} == {"test", "time", "step"}
+    assert float(metrics["test/return"]) == pytest.approx(sum(t.total_reward for t in played) / 4)
+    images = runs.events(tested).Tags()["images"]
+    assert set(images) == {f"test/episode_{number}" for number in range(3)}
+
+
+def test_an_evaluation_plays_a_state_again_only_with_other_luck(run_dir: Path):
+    run = runs.fit("--data.env=tests.end_to_end.environments.Told", "--trainer.max_epochs=1")
+    played = run.datamodule.evaluated["train"]
+    assert [t.seed for t in played] == [1] * 4  # they are all the same to it
+    assert len({t.transition_seed for t in played}) == 4
+    assert float(run.trainer.callback_metrics["val/distinct_states"]) == 1
 
 
 def test_the_saved_configuration_makes_the_same_run_again(finished: VagentCLI, run_dir: Path):

@@ -9,7 +9,7 @@ import yaml
 from tests import runs
 from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
-from vagentrl.environment import is_held_out
+from vagentrl.environment import split_of
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.hints import Hint, HintedEnvironment, HintModel, Schedule, Situation
 from vagentrl.rollout.collate import collate
@@ -123,7 +123,7 @@ def test_the_same_state_with_another_hint_is_the_same_state(run: VagentCLI):
 
 def test_evaluations_are_without_hints_and_where_wanted_with(run: VagentCLI):
     plain, hinted = (run.datamodule.evaluated[name] for name in ("train", "hinted"))
-    assert all(is_held_out(t.seed) for t in (*plain, *hinted))
+    assert all(split_of(t.seed) == "validation" for t in (*plain, *hinted))
     assert {turn.observation.hint for t in plain for turn in t.turns} == {""}
     assert any(turn.observation.hint for t in hinted for turn in t.turns)
     board = runs.events(run)

@@ -9,6 +9,8 @@ import pytest
 from tests import runs
 from vagentrl.engines.base import Engine
 from vagentrl.errors import ConfigError
+from vagentrl.rollout.iteration import Iteration
+from vagentrl.rollout.source import EpisodeSource
 
 AHEAD = (
     "--data.staleness=1",
@@ -26,28 +28,28 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
     run = runs.prepare(*AHEAD)
     threads: list[tuple[int, str]] = []
     evaluated: list[tuple[int, int]] = []
-    collect, evaluate = run.datamodule.source.collect, run.datamodule.evaluate
+    collect, evaluate = EpisodeSource.collect, run.datamodule.evaluate
     engine: Engine = run.datamodule.engine
 
-    def watched(agent: Any, iteration: int) -> Any:
-        threads.append((iteration, threading.current_thread().name.partition("_")[0]))
-        return collect(agent, iteration)
+    def watched(source: EpisodeSource, iteration: Iteration, hooks: Any) -> Any:
+        threads.append((iteration.number, threading.current_thread().name.partition("_")[0]))
+        return collect(source, iteration, hooks)
 
-    def watched_evaluation(name: str, seeds: Any, agent: Any) -> dict[str, float]:
-        metrics = evaluate(name, seeds, agent)
+    def watched_evaluation(name: str, seeds: Any, agent: Any, prefix: str) -> dict[str, float]:
+        metrics = evaluate(name, seeds, agent, prefix)
         evaluated.append((agent.iteration, engine.policy_version))
         return metrics
 
-    monkeypatch.setattr(run.datamodule.source, "collect", watched)
+    monkeypatch.setattr(EpisodeSource, "collect", watched)
     monkeypatch.setattr(run.datamodule, "evaluate", watched_evaluation)
     run.trainer.fit(run.model, run.datamodule)
     assert threads == [(0, "MainThread"), (1, "collect"), (2, "collect")]
     assert evaluated and all(iteration == version for iteration, version in evaluated)
     scalars = {
         tag: [event.value for event in runs.events(run).Scalars(f"rollout/{tag}")]
-        for tag in ("staleness", "logprob_gap")
+        for tag in ("staleness", "staleness_max", "logprob_gap")
     }
-    assert scalars["staleness"] == [0, 1, 1]
+    assert scalars["staleness"] == scalars["staleness_max"] == [0, 1, 1]
     assert scalars["logprob_gap"][0] < 1e-5
     assert min(scalars["logprob_gap"][1:]) > 1e-4  # the actor has moved since
 

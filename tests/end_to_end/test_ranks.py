@@ -12,6 +12,7 @@ import torch
 
 from tests import runs
 from tests.end_to_end import rank
+from tests.exact import fit as fit_exactly
 
 ROOT = Path(__file__).parents[2]
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -74,6 +75,13 @@ def test_the_ranks_keep_the_same_weights_bit_by_bit(together: list[dict[str, Any
     for case in rank.CASES:
         first, second = (result[case]["weights"] for result in together)
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_two_ranks_take_the_documented_gradient(together: list[dict[str, Any]]):
+    """To the digit: the mean over ranks and micro-batches is undone in the loss."""
+    wanted = fit_exactly.documented()
+    for result in together:
+        torch.testing.assert_close(result["exact"], wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_episodes_in_progress_on_either_rank_survive_a_break(together: list[dict[str, Any]]):

@@ -43,7 +43,7 @@ async def three_turns(engine: Engine, session: int) -> list[Generation]:
         sampling = Sampling(max_tokens=12)
         request = GenerationRequest(session, ids, images, sampling, seed=7 * session + turn)
         replies.append(await engine.generate(request))
-        conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+        conversation.reply(replies[-1].reply_ids)
     engine.release(session)
     return replies
 
@@ -63,10 +63,11 @@ def test_episodes_are_those_of_one_process_before_and_after_an_update(engine: Re
         played.append(play(engine))
         wanted = play(reference_engine(IMAGES, policy))
         changed(policy)  # the copy stays as it is
+        assert {reply.policy_version for reply in played[-1]} == {version}
         for ours, theirs in zip(played[-1], wanted, strict=True):
             assert ours.reply_ids == theirs.reply_ids
             assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
-    assert played[0] != played[1]
+    assert [r.reply_ids for r in played[0]] != [r.reply_ids for r in played[1]]
     assert engine.reused_tokens > engine.prefilled_tokens  # of the earlier turns, in their process
     assert engine.sampled_tokens == sum(len(reply.reply_ids) for reply in (*played[0], *played[1]))
     assert engine.busy_s > 0

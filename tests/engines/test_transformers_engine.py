@@ -252,7 +252,7 @@ def test_new_weights_void_what_was_cached():
     request = talk.say(4).request()
     [reply] = ask(engine, request)
     agrees(policy, request, reply)
-    assert engine.policy_version == 7
+    assert engine.policy_version == reply.policy_version == 7
 
 
 # ------------------------------------------------------------------------------ what is promised

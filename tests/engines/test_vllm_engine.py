@@ -67,7 +67,7 @@ def test_greedy_replies_of_five_turns_equal_those_of_transformers(model: str):
                 seed=0,
             )
             replies.append(await engine.generate(request))
-            conversation.reply(replies[-1].reply_ids, replies[-1].finish)
+            conversation.reply(replies[-1].reply_ids)
         engine.release(session)
         return replies
 
@@ -148,7 +148,7 @@ def test_after_an_update_replies_come_from_the_new_weights(model: str):
     old = ask(engine_of(model, policy), *requests)
     engine = engine_of(model, changed(policy), version=7)
     new = ask(engine, *requests)
-    assert engine.policy_version == 7
+    assert {reply.policy_version for reply in new} == {engine.policy_version} == {7}
     assert [reply.reply_ids for reply in new] != [reply.reply_ids for reply in old]
     wanted = ask(reference_engine(model, policy), *requests)
     assert [reply.reply_ids for reply in new] == [reply.reply_ids for reply in wanted]
@@ -473,7 +473,8 @@ def test_an_adapter_is_handed_over_as_an_adapter_and_sampled_from(model: str):
             assert ours.reply_ids == theirs.reply_ids
             assert ours.logprobs == pytest.approx(theirs.logprobs, abs=2e-3)
         assert engine._llm.list_loras() == {version + 1}
-    assert replies[0] != replies[1] != replies[2]
+    logprobs = [[reply.logprobs for reply in version] for version in replies]
+    assert logprobs[0] != logprobs[1] != logprobs[2]
     folder = Path(engine._file("."))
     assert [path.name for path in folder.iterdir()] == [engine._adapter.name]  # pyright: ignore
 
@@ -497,6 +498,15 @@ def test_an_adapter_wider_than_vllm_has_room_for_is_refused():
     vocabulary = renderer(TEXT).vocabulary(CONTEXT)
     with pytest.raises(ConfigError, match="rank is 600, and vLLM samples with 512 at most"):
         settings.engine_settings(policy, vocabulary, {}, None)
+
+
+def test_vllm_computes_the_head_as_the_policy_does():
+    vocabulary = renderer(TEXT).vocabulary(CONTEXT)
+    policy = load_model(TEXT)
+    assert "hf_overrides" not in settings.engine_settings(policy, vocabulary, {}, None)
+    policy = load_model(TEXT, head_dtype="float32")
+    wanted = {"head_dtype": "float32"}
+    assert settings.engine_settings(policy, vocabulary, {}, None)["hf_overrides"] == wanted
 
 
 # ----------------------------------------------------------------------------------- the canary

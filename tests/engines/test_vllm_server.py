@@ -65,7 +65,9 @@ def test_a_server_replies_as_the_actor_would_before_and_after_an_update_and_its_
                 assert one.reply_ids == two.reply_ids
                 assert one.logprobs == pytest.approx(two.logprobs, abs=2e-3)
             changed(policy)
-        assert replies[0] != replies[1]
+        logprobs = [[reply.logprobs for reply in version] for version in replies]
+        assert logprobs[0] != logprobs[1]
+        assert [reply.policy_version for reply in replies[1]] == [1] * len(requests)
         assert engine.sampled_tokens == sum(
             len(reply.reply_ids) for version in replies for reply in version
         )

@@ -1,9 +1,9 @@
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from vagentrl.environment import held_out_seed, train_seed
+from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.types import Reply, StepResult
 from vagentrl_envs.bandit import PAIRS, Bandit, BanditRev
@@ -91,28 +91,36 @@ def test_the_name_of_an_arm_that_is_not_there_is_unknown():
 
 
 @pytest.mark.parametrize("pairing", ["fixed", "mixed"])
-def test_no_pair_is_trained_on_and_tested_on(pairing: Any):
+def test_no_pair_is_in_two_splits(pairing: Any):
     env = Bandit(pairing=pairing)
-    seen = {
-        kind: {frozenset(shown(env, kind(index))) for index in range(3000)}
-        for kind in (train_seed, held_out_seed)
+    pairs = {
+        split: {frozenset(shown(env, seed_of(split, index))) for index in range(3000)}
+        for split in get_args(Split)
     }
-    names = {kind: set[str]().union(*pairs) for kind, pairs in seen.items()}
-    assert not seen[train_seed] & seen[held_out_seed]
-    assert all(len(pair & RISKY) == 1 for pairs in seen.values() for pair in pairs)
+    names = {split: set[str]().union(*drawn) for split, drawn in pairs.items()}
+    assert sum(map(len, pairs.values())) == len(set().union(*pairs.values()))
+    assert all(len(pair & RISKY) == 1 for drawn in pairs.values() for pair in drawn)
     if pairing == "fixed":
-        # a fifth of the sixty pairs is held out, names and all
-        assert (len(seen[train_seed]), len(seen[held_out_seed])) == (48, 12)
-        assert not names[train_seed] & names[held_out_seed]
+        # of sixty pairs a tenth is for validation and a tenth for test, names and all
+        assert {split: len(drawn) for split, drawn in pairs.items()} == {
+            "train": 48, "validation": 6, "test": 6
+        }  # fmt: skip
+        assert sum(map(len, names.values())) == 120
     else:
-        # of 3600 combinations 2880 and 720, not all of them drawn
-        assert len(seen[train_seed]) > 1500 and len(seen[held_out_seed]) > 600
-        assert len(names[train_seed]) == len(names[held_out_seed]) == 120
+        # of 3600 combinations 2880, 360 and 360, not all of them drawn
+        assert len(pairs["train"]) > 1500
+        assert len(pairs["validation"]) > 300 and len(pairs["test"]) > 300
+        assert {len(used) for used in names.values()} == {120}
+
+
+def test_the_initial_state_is_the_arms_in_their_order():
+    env = Bandit()
+    assert all(env.initial_state(seed) == shown(env, seed) for seed in range(20))
 
 
 def test_the_order_of_the_arms_tells_nothing():
     env = Bandit()
-    first = Counter(shown(env, train_seed(index))[0] in RISKY for index in range(2000))
+    first = Counter(shown(env, seed_of("train", index))[0] in RISKY for index in range(2000))
     assert first[True] / 2000 == pytest.approx(0.5, abs=0.05)
 
 

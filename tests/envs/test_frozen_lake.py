@@ -3,14 +3,14 @@ import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import MAPS as GYMNASIUM_MAPS
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
-from vagentrl.environment import held_out_seed, train_seed
+from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.formats import FreeThink, Grounding, NoThink, TransitionModeling, WorldModeling
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply, StepResult
@@ -135,16 +135,17 @@ def test_members_of_a_group_share_the_lake_but_not_the_slips():
     assert paths[0][0] == paths[1][0]
 
 
-def test_no_lake_is_trained_on_and_tested_on():
+def test_no_lake_is_in_two_splits():
     env = FrozenLake(size=(3, 4), hole_share=0.25, random_start=True)
     lakes = {}
-    for kind in (train_seed, held_out_seed):
-        lakes[kind] = set()
+    for split in get_args(Split):
+        lakes[split] = set()
         for index in range(400):
-            env.reset(kind(index))
-            lakes[kind].add(env.lake)
-    assert len(lakes[train_seed]) > len(lakes[held_out_seed]) >= 5
-    assert not lakes[train_seed] & lakes[held_out_seed]
+            env.reset(seed_of(split, index))
+            lakes[split].add(env.lake)
+    assert len(lakes["train"]) > 50
+    assert len(lakes["validation"]) >= 5 and len(lakes["test"]) >= 5
+    assert sum(map(len, lakes.values())) == len(set().union(*lakes.values()))
 
 
 def test_a_seed_gives_the_same_lake_in_every_process():
@@ -296,8 +297,8 @@ def test_the_schema_of_a_structured_state_is_json():
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"size": 2, "random_start": True}, "different lakes to train on"),
-        ({"size": 4, "hole_share": 0.0}, "[01] different lakes to train on"),
+        ({"size": 2, "random_start": True}, "different lakes: . for train, . for validation"),
+        ({"size": 4, "hole_share": 0.0}, "each split needs 5"),
         ({"size": 8}, "turn_limit"),  # fourteen moves in twelve turns
         ({"size": 1}, "size is"),
         ({"size": (4, 1)}, "size is"),

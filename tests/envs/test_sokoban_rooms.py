@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vagentrl.environment import held_out_seed, is_held_out, train_seed
+from vagentrl.environment import Split, seed_of, split_of
 from vagentrl.errors import EnvError
 from vagentrl_envs.sokoban_rooms import Room, RoomSpec, room_at, solve
 from vagentrl_envs.sokoban_solver import Solver
@@ -100,18 +100,22 @@ def test_a_box_in_a_corner_is_hopeless():
     assert solver.plan(position) is None
 
 
-def test_training_and_held_out_rooms_are_disjoint():
-    spec = RoomSpec((6, 6), 1, 0, 1, 10)  # few enough rooms that both sides draw most of theirs
-    trained = {room_at(*spec.draw(train_seed(index))).grid() for index in range(3000)}
-    tested = {room_at(*spec.draw(held_out_seed(index))).grid() for index in range(1000)}
-    assert len(trained) > 500 and len(tested) > 100
-    assert not trained & tested
+def test_no_room_is_in_two_splits():
+    spec = RoomSpec((6, 6), 1, 0, 1, 10)  # few enough rooms that each split draws most of its own
+    counts: dict[Split, int] = {"train": 3000, "validation": 600, "test": 600}
+    drawn = {
+        split: {room_at(*spec.draw(seed_of(split, index))).grid() for index in range(count)}
+        for split, count in counts.items()
+    }
+    assert len(drawn["train"]) > 500
+    assert len(drawn["validation"]) > 100 and len(drawn["test"]) > 100
+    assert sum(map(len, drawn.values())) == len(set().union(*drawn.values()))
 
 
-def test_a_room_is_held_out_with_its_seed():
+def test_a_room_is_of_its_seeds_split():
     for spec in SPECS:
         for seed in range(20):
-            assert room_at(*spec.draw(seed)).held_out == is_held_out(seed)
+            assert room_at(*spec.draw(seed)).split == split_of(seed)
 
 
 def test_the_same_seed_gives_the_same_room_in_every_process():
@@ -135,10 +139,13 @@ def test_the_same_seed_gives_the_same_room_in_every_process():
 
 
 def test_a_seed_keeps_its_room_for_ever():
-    # if this fails, published results and held-out splits no longer mean the same rooms
-    assert room_at(*RoomSpec((6, 6), 1, 0, 1, 10).draw(0)).grid() == (
-        "######\n#_XO_#\n#P___#\n#____#\n#____#\n######"
-    )
+    # if this fails, published results no longer mean the same rooms
+    spec = RoomSpec((6, 6), 1, 0, 1, 10)
+    assert [room_at(*spec.draw(seed)).grid() for seed in (0, 1, 3)] == [
+        "######\n#_XO_#\n#P___#\n#____#\n#____#\n######",
+        "######\n#____#\n#__O_#\n#_X__#\n#___P#\n######",
+        "######\n#__P_#\n#___X#\n#___O#\n#____#\n######",
+    ]
 
 
 def test_the_room_of_a_seed_does_not_depend_on_what_was_drawn_before():

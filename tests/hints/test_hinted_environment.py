@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from tests import toy
+from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.formats import NoThink
 from vagentrl.hints import (
@@ -129,12 +130,20 @@ def test_shares_follow_the_iteration():
     assert {environment.reset(2 * n).hint for n in range(50)} == {""}
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
 @pytest.mark.parametrize(("wanted", "shown"), [(False, ""), (True, "Hint: exploit 1")])
-def test_held_out_episodes_have_hints_only_if_wanted(wanted: bool, shown: str):
+def test_held_out_episodes_have_hints_only_if_wanted(wanted: bool, shown: str, split: Split):
     environment = HintedEnvironment(corridor, Notebook(), epsilon=0.0, hint_held_out=wanted)
-    assert environment.reset(1).hint == shown
+    assert environment.reset(seed_of(split, 0)).hint == shown
     assert environment.step(right).metrics["hints"] == float(wanted)
     assert environment.reset(2).hint != ""
+
+
+def test_no_hint_is_asked_for_to_know_the_initial_state():
+    book, plain = Notebook(), corridor()
+    environment = HintedEnvironment(corridor, book, hint_held_out=True)
+    assert environment.initial_state(1) == plain.initial_state(1)
+    assert book.asked == []
 
 
 def test_a_model_that_fails_gives_no_hint_and_is_counted(caplog: pytest.LogCaptureFixture):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.chat_server import Answer, Request, refuses, says, serving
 from tests.judges.models import Scripted, claim, sokoban
 from vagentrl.chat import OpenAIChat
-from vagentrl.claims.judge import Verdict
 from vagentrl.chat import openai as openai_module
+from vagentrl.claims.judge import Verdict
 from vagentrl.errors import ConfigError, JudgeError
 from vagentrl_envs.frozen_lake import FrozenLake
 from vagentrl_judges.yes_no import YesNo, read_answer

@@ -3,7 +3,7 @@ import torch
 
 from tests.losses.batches import train_batch
 from vagentrl.errors import ConfigError
-from vagentrl.losses import GSPO, gspo, ppo_clip, sequence_ratio
+from vagentrl.losses import GSPO, Aggregation, gspo, ppo_clip, sequence_ratio
 
 # two turns in one row with an observed token between them, and a turn of one token
 TURNS = torch.tensor([[0, 0, -1, 1, 1], [-1, 3, -1, -1, -1]])
@@ -51,6 +51,22 @@ def test_the_mean_over_a_sequence_has_the_gradient_of_the_sequences_own_objectiv
     torch.testing.assert_close(per_token.mean(), whole)
     [expected] = torch.autograd.grad(whole, new)
     torch.testing.assert_close(torch.autograd.grad(per_token.mean(), new)[0], expected)
+
+
+def test_with_turn_mean_the_loss_is_the_papers_with_turns_for_sequences():
+    """Eq. 5: the mean over sequences, here turns, of the clipped ratio times the advantage."""
+    per_turn = torch.tensor([[1.0, 1.0, 0.0, -2.0, -2.0], [0.0, 3.0, 0.0, 0.0, 0.0]])
+    logprobs = NEW.clone().requires_grad_()
+    batch = train_batch(OLD, per_turn, turn_ids=TURNS)
+    weights = Aggregation("turn_mean")(MASK, TURNS, batch.rollout.trajectory_ids)
+    loss = (weights * GSPO(clip_low=0.6, clip_high=4.0)(logprobs, batch)).sum()
+    # ratios 4, 0.5 and 3, all inside [0.4, 5]: -(1 * 4 - 2 * 0.5 + 3 * 3) / 3 = -4
+    torch.testing.assert_close(loss, torch.tensor(-4.0))
+    loss.backward()
+    # each turn's gradient is -(advantage * ratio / 3) / length at each of its tokens
+    first, second, third = -4 / 6, 1 / 6, -3.0
+    expected = torch.tensor([[first, first, 0.0, second, second], [0.0, third, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(logprobs.grad, expected)
 
 
 def test_turns_of_one_token_are_ppo():

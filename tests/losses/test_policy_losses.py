@@ -4,8 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.losses.batches import train_batch
-from vagentrl.losses import CISPO, GSPO, PolicyLoss, PPOClip, Reinforce, TruncatedImportance
+from tests.losses.batches import corrected, train_batch
+from vagentrl.losses import (
+    CISPO,
+    GSPO,
+    ImportanceMask,
+    PolicyLoss,
+    PPOClip,
+    Reinforce,
+    TruncatedImportance,
+)
 
 LOSSES = [
     PPOClip(),
@@ -19,6 +27,13 @@ LOSSES = [
     GSPO(importance=TruncatedImportance("turn")),
     CISPO(importance=TruncatedImportance("row", cap=5.0)),
     Reinforce(importance=TruncatedImportance("token", cap=1.0)),
+    PPOClip(importance=TruncatedImportance(masks=(ImportanceMask("token", 0.7, 1.5),))),
+    GSPO(
+        importance=TruncatedImportance(
+            "turn", floor=0.5, geometric=True, masks=(ImportanceMask("row", 0.8, 1.3, True),)
+        )
+    ),
+    CISPO(importance=TruncatedImportance(masks=(ImportanceMask("turn", 0.6),), normalize=True)),
 ]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 
@@ -30,7 +45,7 @@ MASK = TURNS >= 0
 def gradient(loss: PolicyLoss, logprobs: Tensor, *args: Tensor, **kwargs: Tensor) -> Tensor:
     """Of the sum over sampled tokens."""
     logprobs = logprobs.clone().requires_grad_()
-    (loss(logprobs, train_batch(*args, **kwargs)) * MASK).sum().backward()
+    (loss(logprobs, corrected(train_batch(*args, **kwargs), loss)) * MASK).sum().backward()
     assert logprobs.grad is not None
     return logprobs.grad
 
@@ -47,10 +62,11 @@ def test_the_first_step_is_the_policy_gradient(loss: PolicyLoss):
 def test_what_is_noted_about_observed_tokens_means_nothing(loss: PolicyLoss):
     new, old, sampled = -torch.rand(3, 2, 6)
     advantages = torch.randn(2, 6)
-    batch = train_batch(old, advantages, turn_ids=TURNS, sampled_with=sampled)
+    batch = corrected(train_batch(old, advantages, turn_ids=TURNS, sampled_with=sampled), loss)
     # differences of 1e4 would overflow, and infinity times a weight of 0 is NaN
     worse = [tensor.where(MASK, -1e4) for tensor in (old, advantages, sampled)]
     other = train_batch(worse[0], worse[1], turn_ids=TURNS, sampled_with=worse[2])
+    other = corrected(other, loss)
     torch.testing.assert_close(loss(new, other)[MASK], loss(new, batch)[MASK])
     torch.testing.assert_close(loss.metrics(new, other), loss.metrics(new, batch))
     assert loss(new, other).isfinite().all()
@@ -64,6 +80,7 @@ def test_each_row_has_its_own_loss(loss: PolicyLoss):
     """So that rows may be dealt to micro-batches in any way."""
     new, old, sampled = -torch.rand(3, 2, 6)
     batch = train_batch(old, torch.randn(2, 6), turn_ids=TURNS, sampled_with=sampled)
+    batch = corrected(batch, loss)
     for row in (0, 1):
         part = batch.select(torch.tensor([row]))
         torch.testing.assert_close(loss(new[[row]], part), loss(new, batch)[[row]])
@@ -72,6 +89,6 @@ def test_each_row_has_its_own_loss(loss: PolicyLoss):
 @every_loss
 def test_nothing_sampled_is_no_reason_to_fail(loss: PolicyLoss):
     turns = torch.full((2, 6), -1)
-    batch = train_batch(-torch.rand(2, 6), torch.zeros(2, 6), turn_ids=turns)
+    batch = corrected(train_batch(-torch.rand(2, 6), torch.zeros(2, 6), turn_ids=turns), loss)
     assert loss(-torch.rand(2, 6), batch).isfinite().all()
     assert all(metric.isfinite() for metric in loss.metrics(-torch.rand(2, 6), batch).values())

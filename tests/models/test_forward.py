@@ -25,7 +25,7 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.GO], seed=0),
         toy.play([toy.GO] * 4, seed=3, images=images),
     ]
-    return collate(played, toy.renderer(images), temperature=0.7)
+    return collate(played, toy.renderer(images), temperature=0.7, at_limit="bootstrap")
 
 
 def scored(policy: PreTrainedModel, rollout: RolloutBatch) -> tuple[Tensor, Tensor]:
@@ -141,7 +141,7 @@ def score_states(
         rollout_logprobs=zeros,
         trajectory_ids=zero,
         group_ids=zero,
-        policy_version=zero,
+        policy_version=sampled.long() - 1,
         bootstrap_index=zero - 1,
         temperature=temperature,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from tests import runs
 from vagentrl.advantages import MaskedGAE
@@ -13,7 +14,7 @@ from vagentrl.callbacks import AgentCallback
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.modules.agent import SKIPPED_AT_MOST, AgentModule
 from vagentrl.modules.optimizer import AdamW
-from vagentrl.types import RolloutBatch, Scores
+from vagentrl.types import RolloutBatch, Scores, TrainBatch
 
 NO_EVALUATION = ("--trainer.limit_val_batches=0",)
 
@@ -35,6 +36,23 @@ def test_rates_that_cannot_work_are_refused(settings: dict[str, Any], said: str)
         AdamW(**settings)
 
 
+def test_both_rates_fall_linearly_to_their_share_in_the_last_iteration():
+    optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, final_lr_scale=0.2)
+    rates = [optimizer.rates(iteration, resting=0, iterations=5) for iteration in range(5)]
+    # 0.8 in 4 steps of 0.2
+    assert [rate["actor"] for rate in rates] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert [rate["critic"] for rate in rates] == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4])
+    assert optimizer.rates(7, resting=0, iterations=5)["actor"] == pytest.approx(0.2)
+    assert optimizer.rates(0, resting=0, iterations=1)["actor"] == 1.0  # the first of one
+
+
+def test_the_actors_rate_rises_once_it_learns():
+    optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, warmup_iterations=1)
+    rates = [optimizer.rates(iteration, resting=2, iterations=5) for iteration in range(5)]
+    assert [rate["actor"] for rate in rates] == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert [rate["critic"] for rate in rates] == [2.0] * 5
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -48,45 +66,6 @@ def test_rates_that_cannot_work_are_refused(settings: dict[str, Any], said: str)
 def test_numbers_that_cannot_work_are_refused(settings: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         AgentModule("tiny-sokoban-text", MaskedGAE(), **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (["--trainer.accumulate_grad_batches=4"], "it follows from data.minibatch_size"),
-        (["--trainer.gradient_clip_algorithm=value"], "gradients are clipped by their norm"),
-        (
-            ["--trainer.max_epochs=-1", "--model.optimizer.final_lr_scale=0.2"],
-            "final_lr_scale is 0.2 and trainer.max_epochs -1",
-        ),
-        (
-            [
-                "--trainer.max_epochs=null",
-                "--trainer.max_steps=8",
-                "--model.optimizer.final_lr_scale=0.2",
-            ],
-            "final_lr_scale is 0.2 and trainer.max_epochs -1",
-        ),
-        (
-            [
-                "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",
-                "--trainer.callbacks.every_n_train_steps=1",
-            ],
-            "set every_n_epochs",
-        ),
-    ],
-    ids=["accumulate", "clip", "endless", "steps", "checkpoints"],
-)
-def test_what_the_trainer_would_not_do_is_refused(settings: list[str], said: str, run_dir: Path):
-    with pytest.raises(ConfigError, match=said):
-        runs.fit(*settings)
-
-
-def test_a_trainer_that_has_fitted_can_fit_again(run_dir: Path):
-    run = runs.fit(*NO_EVALUATION, "--trainer.max_epochs=1")
-    run.trainer.fit_loop.max_epochs = 2
-    run.trainer.fit(run.model, run.datamodule)
-    assert run.model.iteration == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -166,7 +145,13 @@ def test_weights_that_are_not_finite_are_not_saved(run_dir: Path):
 
 
 class OtherSampler(AgentCallback):
-    """Makes rows look as if other policies had sampled them, each another one."""
+    """Makes each row look as if a policy of its own had sampled it; keeps what is learned from."""
+
+    def __init__(self) -> None:
+        self.parts: list[TrainBatch] = []
+
+    def policy_loss_term(self, agent: AgentModule, batch: TrainBatch, logprobs: Tensor) -> None:
+        self.parts.append(batch)
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         rows = torch.arange(len(rollout.rewards))[:, None]
@@ -193,6 +178,34 @@ def test_the_effective_sample_size_is_that_of_the_whole_batch(micro_batch_size: 
     assert wanted < 0.9
     [logged] = runs.events(run).Scalars("train/importance_sample_size")
     assert logged.value == pytest.approx(wanted, rel=1e-5)
+
+
+def test_what_a_mask_leaves_out_weighs_nothing_in_the_loss_and_is_counted(run_dir: Path):
+    run = runs.prepare(
+        *NO_EVALUATION,
+        "--trainer.max_epochs=1",
+        "--model.policy_loss=vagentrl.losses.PPOClip",
+        "--model.policy_loss.importance=TruncatedImportance",
+        "--model.policy_loss.importance.masks=[{level: token, high: 1.15}]",
+    )
+    other = OtherSampler()
+    runs.callbacks(run).append(other)
+    run.trainer.fit(run.model, run.datamodule)
+    # tokens of row r have the ratio exp(0.1 r): rows 0 and 1 are kept (1 and 1.105), 2 and 3 not
+    tokens = other.seen[0].action_mask.sum(1)
+    share = float(tokens[2:].sum() / tokens.sum())
+    [logged] = runs.events(run).Scalars("train/importance_masked")
+    assert logged.value == pytest.approx(share)
+    weights = torch.zeros(4)
+    for part in other.parts:
+        mask, importance = part.rollout.action_mask, part.scores.importance
+        assert importance is not None
+        for row, sampled, weight in zip(
+            part.rollout.trajectory_ids.tolist(), mask, importance, strict=True
+        ):
+            assert len(weight[sampled].unique()) == 1
+            weights[row] = weight[sampled][0]
+    torch.testing.assert_close(weights, torch.tensor([1.0, math.exp(0.1), 0.0, 0.0]))
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.WAIT, toy.GO], seed=0, images=images),
         toy.play([toy.GO] * 3, seed=2, images=images),
     ]
-    rollout = collate(played, toy.renderer(images), temperature=0.9)
+    rollout = collate(played, toy.renderer(images), temperature=0.9, at_limit="bootstrap")
     return replace(rollout, trajectory_ids=torch.tensor([0, 1, 2, 3, 3, 4, 5]))
 
 
@@ -106,7 +106,7 @@ def whole(images: bool, mode: str) -> tuple[Agent, TrainBatch]:
 
 
 @text_and_images
-@pytest.mark.parametrize("mode", ["token_mean", "trajectory_mean"])
+@pytest.mark.parametrize("mode", ["token_mean", "turn_mean", "trajectory_mean"])
 def test_micro_batches_add_up_to_the_minibatch(images: bool, mode: str):
     agent = Agent(images)
 
@@ -132,11 +132,11 @@ def test_more_padding_changes_neither_loss_nor_gradient(images: bool):
     scores, credit = part.scores, part.credit
     assert scores.values is not None and credit.returns is not None
     per_token = ("input_ids", "attention_mask", "action_mask", "turn_ids", "state_ids", "rewards")
+    per_token += ("rollout_logprobs", "policy_version")
     wider = TrainBatch(
         replace(
             part.rollout,
             **{name: pad(getattr(part.rollout, name)) for name in per_token},
-            rollout_logprobs=pad(part.rollout.rollout_logprobs),
         ),
         Scores(pad(scores.old_logprobs), values=pad(scores.values)),
         Credit(pad(credit.advantages), pad(credit.returns)),

@@ -8,16 +8,27 @@ from hypothesis import strategies as st
 from tests import toy
 from vagentrl.errors import ShapeError
 from vagentrl.rollout.collate import collate
-from vagentrl.types import Observation, Prompt, Reply, RolloutBatch, Trajectory, Turn
+from vagentrl.types import AtLimit, Observation, Prompt, Reply, RolloutBatch, Trajectory, Turn
 
 
-def batch(*trajectories: Trajectory, images: bool = False) -> RolloutBatch:
-    return collate(trajectories, toy.renderer(images), temperature=0.7)
+def batch(
+    *trajectories: Trajectory, images: bool = False, at_limit: AtLimit = "bootstrap"
+) -> RolloutBatch:
+    return collate(trajectories, toy.renderer(images), temperature=0.7, at_limit=at_limit)
 
 
-def turn(prompt: tuple[int, ...], reply: tuple[int, ...], reward: float) -> Turn:
+def turn(prompt: tuple[int, ...], reply: tuple[int, ...], reward: float, version: int = 0) -> Turn:
     logprobs = tuple(-0.125 * id for id in reply)
-    return Turn(Observation("now"), Prompt(prompt), reply, logprobs, Reply(""), reward, "stop")
+    return Turn(
+        Observation("now"),
+        Prompt(prompt),
+        reply,
+        logprobs,
+        Reply(""),
+        reward,
+        "stop",
+        policy_version=version,
+    )
 
 
 def after(trajectory: Trajectory) -> tuple[int, ...]:
@@ -37,9 +48,10 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 def test_a_row_by_hand():
-    # two turns: prompts 11 12 13 and 14, replies 21 22 and 23 24; rewards on 22 and 24
-    turns = (turn((11, 12, 13), (21, 22), -0.5), turn((14,), (23, 24), 2.0))
-    played = Trajectory("toy", 3, 8, 7, turns, "terminated", Observation("the end"))
+    # two turns: prompts 11 12 13 and 14, replies 21 22 and 23 24; rewards on 22 and 24; the weights
+    # changed between the turns
+    turns = (turn((11, 12, 13), (21, 22), -0.5, version=7), turn((14,), (23, 24), 2.0, version=8))
+    played = Trajectory("toy", 3, 8, turns, "terminated", Observation("the end"))
     rows = batch(played)
     X = -1
     # one column more than tokens: where the value after the last one would be
@@ -55,7 +67,7 @@ def test_a_row_by_hand():
     assert rows.bootstrap_index.tolist() == [-1]
     assert rows.trajectory_ids.tolist() == [0]
     assert rows.group_ids.tolist() == [8]
-    assert rows.policy_version.tolist() == [7]
+    assert rows.policy_version.tolist() == [[X, X, X, 7, 7, X, 8, 8, X]]
     assert rows.temperature == 0.7
     assert rows.vision is None
 
@@ -63,7 +75,7 @@ def test_a_row_by_hand():
 def test_turns_that_differ_in_the_hint_alone_saw_the_same_state():
     told, plain = turn((11, 12, 30, 31), (21,), 0.0), turn((11, 12), (22,), 1.0)
     told = replace(told, observation=replace(told.observation, hint="Hint: Go."))
-    rows = batch(*(Trajectory("toy", 3, 8, 7, (t,), "terminated") for t in (told, plain)))
+    rows = batch(*(Trajectory("toy", 3, 8, (t,), "terminated") for t in (told, plain)))
     assert rows.state_ids.tolist() == [[-1, -1, -1, -1, 0, -1], [-1, -1, 0, -1, -1, -1]]
     # the hint's tokens, 30 and 31, are prompt
     assert rows.action_mask.int().tolist() == [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
@@ -120,10 +132,20 @@ def test_without_room_for_a_final_observation_the_value_is_read_before_the_last_
     assert rows.action_mask[0, length - 1]
 
 
-def test_a_cut_trajectory_is_bootstrapped_like_a_truncated_one():
+@pytest.mark.parametrize("at_limit", ["end", "bootstrap"])
+def test_a_cut_trajectory_is_always_bootstrapped(at_limit: AtLimit):
     played = toy.play([toy.WAIT] * 5)
-    cut = batch(replace(played, stop="cut"))
+    cut = batch(replace(played, stop="cut"), at_limit=at_limit)
     assert cut.bootstrap_index.tolist() == batch(played).bootstrap_index.tolist()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_where_the_limit_is_the_end_a_truncated_trajectory_ends_with_its_last_reply(fits: bool):
+    played = toy.play([toy.WAIT] * 5)
+    rows = batch(played if fits else replace(played, end=None), at_limit="end")
+    assert rows.bootstrap_index.tolist() == [-1]
+    sampled = sum(len(turn.prompt.ids) + len(turn.reply_ids) for turn in played.turns)
+    assert rows.attention_mask.sum() == sampled  # nothing is read of what it saw last
 
 
 def test_each_distinct_image_is_stored_once():

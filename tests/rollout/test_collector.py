@@ -66,7 +66,7 @@ def test_an_episode_ends_when_the_environment_terminates():
     assert played.final_observation.text.startswith("0 left")
     assert (played.environment, played.seed, played.group_id) == ("toy", 2, 9)
     assert played.transition_seed % 1000 == played.turns[0].metrics["luck"]  # as it was played
-    assert played.policy_version == VERSION
+    assert [turn.policy_version for turn in played.turns] == [VERSION] * 3
     assert played.success
 
 
@@ -81,7 +81,7 @@ def test_a_turn_keeps_the_tokens_that_were_added_and_sampled():
     played = play_one(playing, seed=1)
     first, second, third = played.turns
     assert first.prompt.ids == toy.renderer().first(toy.TASK, first.observation)
-    assert second.prompt.ids == toy.renderer().next(second.observation, "stop")
+    assert second.prompt.ids == toy.renderer().next(second.observation)
     assert first.reply_ids == third.reply_ids == toy.encode_reply(toy.GO)
     assert second.reply_logprobs == (-1.0,) * len(toy.encode_reply(toy.WAIT))
     assert second.reply == Reply(toy.WAIT, actions=("wait",))
@@ -168,7 +168,9 @@ def test_a_reply_without_end_of_turn_is_not_executed():
         toy.GO, actions=(), problem=f"no end of turn within {len(reply) - 1} tokens"
     )
     assert played.stop == "truncated"  # it never got to count down
-    assert played.turns[1].prompt.ids == toy.renderer().next(played.turns[1].observation, "length")
+    assert played.turns[1].prompt.ids == toy.renderer().next(
+        played.turns[1].observation, ended=False
+    )
     assert played.turns[1].prompt.ids[0] == reply[-1]  # the end of turn is supplied
 
 
@@ -277,11 +279,11 @@ def slot(seed: int = 3) -> EnvironmentSlot:
     )
 
 
-def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
+def test_a_slot_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_ends():
     playing, place = collector([toy.GO]), slot(seed=2)  # three to count down
     [cut] = playing.collect_turns([place], 2, Sampling())
     assert (cut.stop, len(cut.turns), cut.earlier_turns) == ("cut", 2, 0)
-    assert cut.end == Prompt(toy.renderer().next(cut.final_observation, "stop"))  # pyright: ignore
+    assert cut.end == Prompt(toy.renderer().next(cut.final_observation))  # pyright: ignore
     rest, following = playing.collect_turns([place], 2, Sampling())
     assert (rest.stop, len(rest.turns), rest.earlier_turns) == ("terminated", 1, 2)
     assert rest.earlier_reward == -0.5
@@ -293,7 +295,17 @@ def test_a_lane_plays_on_where_it_was_cut_and_begins_the_next_episode_when_one_e
     assert following.turns[0].observation.text != cut.turns[0].observation.text  # other luck
 
 
-def test_a_lane_goes_on_elsewhere_from_its_state():
+def test_every_turn_of_an_episode_has_the_version_of_the_weights_that_sampled_it():
+    playing, place = collector([toy.GO]), slot(seed=3)  # four to count down
+    [cut] = playing.collect_turns([place], 3, Sampling())
+    playing.engine.policy_version = VERSION + 2
+    rest, following = playing.collect_turns([place], 3, Sampling())
+    assert [turn.policy_version for turn in cut.turns] == [VERSION] * 3
+    assert [turn.policy_version for turn in rest.turns] == [VERSION + 2]
+    assert [turn.policy_version for turn in following.turns] == [VERSION + 2] * 2
+
+
+def test_a_slot_goes_on_elsewhere_from_its_state():
     whole, playing, place = collector([toy.GO]), collector([toy.GO]), slot()
     unbroken = slot()
     wanted = [whole.collect_turns([unbroken], 3, Sampling()) for _ in range(3)]

@@ -33,7 +33,7 @@ def contexts(context: Context, turns: int, reply: str = THOUGHT) -> list[list[in
     for turn in range(turns):
         conversation.ask(Observation(f"see {turn}"))
         seen.append(list(conversation.ids))
-        conversation.reply(toy.encode_reply(reply), "stop")
+        conversation.reply(toy.encode_reply(reply))
     return seen
 
 
@@ -64,7 +64,7 @@ def whole(context: Context, reply: str) -> list[bool]:
     found = []
     for turn in range(5):
         found.append(conversation.ask(Observation(f"see {turn}")).whole)
-        conversation.reply(toy.encode_reply(reply), "stop")
+        conversation.reply(toy.encode_reply(reply))
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_row_begins_where_the_past_is_cut_or_rewritten():
 def test_a_stripped_reply_that_was_cut_off_is_remembered_with_an_end():
     conversation = Conversation(toy.renderer(), FullHistory(thoughts="strip"), SYSTEM)
     conversation.ask(Observation("see 0"))
-    conversation.reply(toy.encode_reply(THOUGHT)[:-1], "length")
+    conversation.reply(toy.encode_reply(THOUGHT)[:-1])
     conversation.ask(Observation("see 1"))
     assert conversation.ids == by_template([("see 0", ANSWER)], "see 1")
 
@@ -93,7 +93,7 @@ def test_no_more_turns_are_remembered_than_will_be_seen():
     for turn in range(400):
         conversation.ask(Observation(f"see {turn % 10}"))
         sizes.append((len(conversation.ids), len(conversation._past)))
-        conversation.reply(toy.encode_reply(THOUGHT), "stop")
+        conversation.reply(toy.encode_reply(THOUGHT))
     assert len(set(sizes[2:])) == 1  # turn 400 costs what turn 3 does
 
 
@@ -118,7 +118,7 @@ def test_rows_hold_every_reply_once_in_the_context_it_was_sampled_in(
         conversation.ask(turn.observation)
         row, column = (rows.turn_ids == number).nonzero()[0].tolist()
         assert rows.input_ids[row, :column].tolist() == conversation.ids
-        conversation.reply(turn.reply_ids, turn.finish)
+        conversation.reply(turn.reply_ids)
     begun = sum(turn.prompt.whole for turn in played.turns)
     begun += played.end is not None and played.end.whole
     assert len(rows) == begun

@@ -35,7 +35,7 @@ def batch(rows: int) -> RolloutBatch:
         rollout_logprobs=torch.zeros(real.shape),
         trajectory_ids=numbers,
         group_ids=numbers,
-        policy_version=numbers,
+        policy_version=action_mask.long() - 1,
         bootstrap_index=torch.full((rows,), -1),
     )
 
@@ -98,7 +98,11 @@ def test_no_part_has_more_rows_than_asked_for(rows: int, settings: dict[str, int
     assert 1 <= min(sizes) <= max(sizes) <= settings["micro_batch_size"]
 
 
-@given(st.integers(1, 40), settings_of_a_loader, st.sampled_from(["token_mean", "trajectory_mean"]))
+@given(
+    st.integers(1, 40),
+    settings_of_a_loader,
+    st.sampled_from(["token_mean", "turn_mean", "trajectory_mean"]),
+)
 def test_the_weights_of_a_minibatch_sum_to_1(rows: int, settings: dict[str, int], mode: str):
     for parts in minibatches(loader(rows, mode, **settings)):
         total = sum(part.weights.sum() for part in parts)

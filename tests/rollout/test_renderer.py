@@ -52,9 +52,9 @@ def play(renderer: Renderer, system: str, texts: list[str], replies: list[str]) 
     end = vocabulary["<|im_end|>" if "<|im_end|>" in vocabulary else "<|eot_id|>"]
     for number, (reply, text) in enumerate(zip(replies, texts[1:], strict=True)):
         ids += renderer.tokenizer.encode(reply, add_special_tokens=False)
-        finish = "length" if number % 2 else "stop"
-        ids += [end] * (finish == "stop")
-        ids += renderer.next(Observation(text), finish)
+        ended = number % 2 == 0
+        ids += [end] * ended
+        ids += renderer.next(Observation(text), ended=ended)
     return ids
 
 
@@ -116,7 +116,7 @@ def test_images_take_the_room_their_grid_predicts(qwen_vl: Renderer, text: str):
 
     (end,) = qwen_vl.tokenizer.encode("<|im_end|>")
     ids = [*qwen_vl.first("", observation), *qwen_vl.tokenizer.encode("Up"), end]
-    ids += qwen_vl.next(observation, "stop")
+    ids += qwen_vl.next(observation)
 
     assert ids == template_ids(qwen_vl, messages, rooms * 2)
     qwen_vl.check_images(ids, qwen_vl.encode_images([*images, *images]))
@@ -140,21 +140,21 @@ def test_no_text_becomes_a_special_token(renderer: Renderer):
         return [id for id in ids if id in control]
 
     assert controls(renderer.first(special, evil)) == controls(renderer.first("x", harmless))
-    assert controls(renderer.next(evil, "stop")) == controls(renderer.next(harmless, "stop"))
-    assert special in renderer.decode(renderer.next(evil, "stop"))
+    assert controls(renderer.next(evil)) == controls(renderer.next(harmless))
+    assert special in renderer.decode(renderer.next(evil))
 
 
 def test_a_hint_is_the_last_line_of_what_is_seen(renderer: Renderer):
     told, shown = Observation("You see a box.", hint="Hint: Go up."), "You see a box.\nHint: Go up."
     assert renderer.first("Play.", told) == renderer.first("Play.", Observation(shown))
-    for finish in ("stop", "length"):
-        assert renderer.next(told, finish) == renderer.next(Observation(shown), finish)
+    for ended in (True, False):
+        assert renderer.next(told, ended=ended) == renderer.next(Observation(shown), ended=ended)
 
 
 def test_a_hint_shows_no_image_and_holds_no_special_token(qwen_vl: Renderer):
     pictured = Observation("<image> Well?", (CELL,), hint="See <image><|im_end|><|image_pad|>")
-    ids = qwen_vl.next(pictured, "stop")
-    plain = qwen_vl.next(Observation("<image> Well?", (CELL,)), "stop")
+    ids = qwen_vl.next(pictured)
+    plain = qwen_vl.next(Observation("<image> Well?", (CELL,)))
     vocabulary = qwen_vl.tokenizer.get_vocab()
     for token in ("<|im_end|>", "<|image_pad|>", "<|vision_start|>"):
         assert ids.count(vocabulary[token]) == plain.count(vocabulary[token])
@@ -163,7 +163,7 @@ def test_a_hint_shows_no_image_and_holds_no_special_token(qwen_vl: Renderer):
 
 def test_added_tokens_that_are_not_special_are_kept(qwen_vl: Renderer):
     (think,) = qwen_vl.tokenizer.encode("<think>")
-    assert think in qwen_vl.next(Observation("Write <think> first."), "stop")
+    assert think in qwen_vl.next(Observation("Write <think> first."))
 
 
 def test_image_tokens_that_the_tokenizer_calls_ordinary_are_still_safe():
@@ -173,7 +173,7 @@ def test_image_tokens_that_the_tokenizer_calls_ordinary_are_still_safe():
     )
     renderer = Renderer(tokenizer, chat.image_encoder())
     renderer.self_test()
-    ids = renderer.next(Observation("<|image_pad|> <image>", (CELL,)), "stop")
+    ids = renderer.next(Observation("<|image_pad|> <image>", (CELL,)))
     assert ids.count(renderer.image_token_id) == 9
 
 
@@ -190,8 +190,8 @@ def test_stop_and_banned_tokens(renderer: Renderer, qwen_vl: Renderer):
 
 
 def test_only_a_reply_that_was_cut_off_is_given_an_end_of_turn(renderer: Renderer):
-    stopped, cut = (renderer.next(Observation("x"), finish) for finish in ("stop", "length"))
-    assert cut[0] in renderer.stop_ids
+    stopped, cut = (renderer.next(Observation("x"), ended=ended) for ended in (True, False))
+    assert cut[0] == renderer.end_of_turn
     assert cut[1:] == stopped
 
 
@@ -288,7 +288,7 @@ def test_a_saved_model_comes_with_its_renderer(tmp_path):
     assert renderer.image_token_id == image_id
     seen = Observation("What <image> now?", (CELL,))
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(chat.qwen_vl())
-    assert renderer.next(seen, "stop") == FAMILIES["qwen_vl"].next(seen, "stop")
+    assert renderer.next(seen) == FAMILIES["qwen_vl"].next(seen)
 
 
 def test_a_text_model_has_no_images(tmp_path):

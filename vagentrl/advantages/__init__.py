@@ -1,4 +1,4 @@
-"""How much better each sampled token was than expected: pure functions, and a class for each."""
+"""Advantage estimators: a pure function for each, and the class that YAML names."""
 
 from vagentrl.advantages.bi_level import BiLevelGAE, bi_level_gae
 from vagentrl.advantages.dual_discount import DualDiscountGAE, dual_discount_gae

@@ -19,7 +19,7 @@ def bi_level_gae(
     turn_lam: float,
     bootstrap: Float[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """GAE on two levels (VAGEN, "Bi-Level GAE").
+    """GAE on two levels (VAGEN, arXiv 2510.16907, "Bi-Level GAE").
 
     With ``e_k`` the last sampled token of turn ``k`` and ``r_k`` the reward on it::
 
@@ -27,10 +27,23 @@ def bi_level_gae(
         A_k = delta_k + turn_gamma * turn_lam * A_{k+1}
 
     Then ``A_k + V(e_k)`` takes the place of ``r_k``, and GAE(``gamma``, ``lam``) runs inside each
-    turn as if nothing followed ``e_k``. After the last turn comes ``bootstrap``.
+    turn as if nothing followed ``e_k``. The tokens before ``e_k`` are compared with their own
+    values, so an exact critic does not hide what the turn's action was worth.
 
-    A reward on any other token, such as a KL penalty, counts in the second pass alone: it reaches
-    the tokens before it in its own turn. Adding it to ``r_k`` as well would count it twice.
+    Args:
+        rewards: Reward of each token. A reward on another token than ``e_k``, such as a KL penalty,
+            counts only in the second pass: it reaches the tokens before it in its own turn.
+        values: Value of the state before each token.
+        action_mask: True on sampled tokens; no other column is read.
+        turn_ids: Number of the turn that sampled the token.
+        gamma: Discount from token to token of a turn.
+        lam: GAE's lambda from token to token of a turn.
+        turn_gamma: Discount from turn to turn.
+        turn_lam: GAE's lambda from turn to turn.
+        bootstrap: Value after the last turn, 0 where the trajectory terminated; None: all 0.
+
+    Returns:
+        Advantages and returns (advantages + values), 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, values, action_mask, bootstrap)
     turn_ends = tokens.turn_ends(turn_ids)
@@ -52,11 +65,16 @@ class BiLevelGAE(CriticEstimator):
 
     Args:
         gamma: Discount from token to token of a turn.
-        lam: How far ahead a token trusts what was sampled over what the critic says.
+        lam: GAE's lambda from token to token: 0 trusts the critic, 1 the rewards.
         turn_gamma: Discount from turn to turn.
-        turn_lam: The same trust, from turn to turn.
+        turn_lam: GAE's lambda from turn to turn.
         whiten: Give the batch's advantages zero mean and unit variance.
+
+    Raises:
+        ConfigError: When a discount is not between 0 and 1.
     """
+
+    turn_discounts = ("turn_gamma",)
 
     def __init__(
         self,

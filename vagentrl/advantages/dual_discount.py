@@ -1,4 +1,4 @@
-"""Dual-discount GAE: tokens of a turn and steps of the environment age differently."""
+"""Dual-discount GAE: one discount between tokens of a turn, another between turns."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,8 +22,22 @@ def dual_discount_gae(
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
     """One backward recursion over the sampled tokens of the whole episode (Verlog).
 
-    The move out of a turn's last token, to the next turn's first or to ``bootstrap``, uses the
-    step discounts; every other move uses the token discounts.
+    The step from a turn's last token, to the next turn's first token or to ``bootstrap``, uses
+    ``step_gamma`` and ``step_lam``; every other step uses ``token_gamma`` and ``token_lam``.
+
+    Args:
+        rewards: Reward of each token.
+        values: Value of the state before each token.
+        action_mask: True on sampled tokens; no other column is read.
+        turn_ids: Number of the turn that sampled the token.
+        token_gamma: Discount from token to token of a turn.
+        token_lam: GAE's lambda from token to token of a turn.
+        step_gamma: Discount from a turn's last token to what follows the turn.
+        step_lam: GAE's lambda over the same step.
+        bootstrap: Value after the last turn, 0 where the trajectory terminated; None: all 0.
+
+    Returns:
+        Advantages and returns (advantages + values), 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, values, action_mask, bootstrap)
     turn_ends = tokens.turn_ends(turn_ids)
@@ -33,15 +47,20 @@ def dual_discount_gae(
 
 
 class DualDiscountGAE(CriticEstimator):
-    """GAE over the tokens of an episode that discounts steps, not the words they take.
+    """GAE over the tokens of an episode that discounts turns, but not the tokens in them.
 
     Args:
         token_gamma: Discount from token to token of a turn.
-        token_lam: How far ahead a token trusts what was sampled over what the critic says.
+        token_lam: GAE's lambda from token to token: 0 trusts the critic, 1 the rewards.
         step_gamma: Discount from a turn's last token to the next turn's first.
-        step_lam: The same trust, over that move.
+        step_lam: GAE's lambda over the same step.
         whiten: Give the batch's advantages zero mean and unit variance.
+
+    Raises:
+        ConfigError: When a discount is not between 0 and 1.
     """
+
+    turn_discounts = ("token_gamma", "step_gamma")
 
     def __init__(
         self,

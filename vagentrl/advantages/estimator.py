@@ -1,4 +1,4 @@
-"""What every advantage estimator is, and what those with a critic share."""
+"""Base classes of the advantage estimators: with a critic, and without one."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -14,17 +14,17 @@ from vagentrl.types import Credit, RolloutBatch, Scores
 
 
 class AdvantageEstimator(ABC):
-    """Says how much better each sampled token was than expected.
+    """Estimates how much better each sampled token was than expected.
 
     Derive from `CriticEstimator` or `EpisodeEstimator`, which lay the batch out as one stream of
     sampled tokens per trajectory, or write `credit` for the rows as they are. The trainer calls
     the estimator itself, once an iteration and without gradient.
 
     Attributes:
-        needs_critic: Whether ``scores.values`` is read.
-        needs_groups: Whether the members of a group are compared, so that one is not enough.
-        needs_episodes: Whether whole episodes are compared: without a critic nothing stands in for
-            what lies before or after a part of one.
+        needs_critic: Whether it reads ``scores.values``.
+        needs_groups: Whether it compares the members of a group, so that a group needs several.
+        needs_episodes: Whether it compares whole episodes. Without a critic, nothing stands in for
+            the part of an episode that another batch holds.
     """
 
     needs_critic: ClassVar[bool] = False
@@ -42,7 +42,12 @@ class AdvantageEstimator(ABC):
 
     @torch.no_grad()
     def __call__(self, rollout: RolloutBatch, scores: Scores) -> Credit:
-        """The credit that the subclass gives, checked."""
+        """The credit ``(B, T)`` that the subclass gives, checked.
+
+        Raises:
+            ConfigError: When it needs a critic, but ``scores`` has no values.
+            PartError: When the subclass returned what cannot be used.
+        """
         name = type(self).__name__
         if self.needs_critic and scores.values is None:
             raise ConfigError(
@@ -69,21 +74,27 @@ class CriticEstimator(AdvantageEstimator):
     """An estimator that compares with a critic's values; subclasses write ``estimate``.
 
     Args:
-        whiten: Give the batch's advantages zero mean and unit variance.
-        **discounts: Settings that lie between 0 and 1, by name.
+        whiten: Whether the batch's advantages get zero mean and unit variance.
+        **discounts: Settings between 0 and 1, by name; kept to be passed to a pure function.
 
     Attributes:
-        whiten: As given.
-        discounts: As given, to be passed on to a pure function.
+        turn_discounts: Names of the discounts between the value of a turn and that of the next.
     """
 
     needs_critic = True
+    turn_discounts: ClassVar[tuple[str, ...]] = ()
     whiten: bool | None = None
+    """None where a subclass forgot to call ``__init__``."""
 
     def __init__(self, whiten: bool, **discounts: float) -> None:
         check_discounts(**discounts)
         self.whiten = whiten
         self.discounts = discounts
+
+    @property
+    def undiscounted(self) -> bool:
+        """Whether a reward counts in full however many turns away it is."""
+        return {self.discounts[name] for name in self.turn_discounts} == {1}
 
     @abstractmethod
     def estimate(
@@ -115,9 +126,9 @@ class CriticEstimator(AdvantageEstimator):
 
     def credit(self, rollout: RolloutBatch, scores: Scores) -> Credit:
         if self.whiten is None:
-            name = type(self).__name__
             raise PartError(
-                f"{name}.__init__ does not call its base's; call super().__init__(whiten=…) in it"
+                f"{type(self).__name__}.__init__ does not call its base's; begin it with "
+                "super().__init__(whiten=…)"
             )
         assert scores.values is not None
         streams = Streams.of(rollout)
@@ -142,7 +153,7 @@ class CriticEstimator(AdvantageEstimator):
 class EpisodeEstimator(AdvantageEstimator):
     """An estimator that compares whole episodes; subclasses write ``estimate``.
 
-    It has no values to bootstrap from: a truncated episode counts what it earned.
+    There is no value to bootstrap from: a truncated episode counts for the rewards it has.
     """
 
     needs_episodes = True
@@ -167,7 +178,7 @@ class EpisodeEstimator(AdvantageEstimator):
 
 
 def check_discounts(**discounts: float) -> None:
-    """Refuse, by name, what cannot be a discount."""
+    """Raise a `ConfigError` that names the discount which is not between 0 and 1."""
     for name, value in discounts.items():
         if not 0 <= value <= 1:
             raise ConfigError(

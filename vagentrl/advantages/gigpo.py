@@ -1,11 +1,11 @@
-"""GiGPO: groups of trajectories, and inside them groups of turns played in the same state."""
+"""GiGPO: groups of trajectories, and in them groups of turns that were played in one state."""
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vagentrl.advantages.estimator import EpisodeEstimator, check_discounts
 from vagentrl.advantages.group import Scale, check_comparison, group_relative
-from vagentrl.advantages.sequence import TokenSequence, returns_to_go
+from vagentrl.advantages.sequence import TokenSequence
 from vagentrl.advantages.streams import Streams
 from vagentrl.errors import ConfigError
 from vagentrl.types import RolloutBatch
@@ -22,34 +22,50 @@ def gigpo(
     step_coef: float,
     scale: Scale = "std",
 ) -> Float[Tensor, "N T"]:
-    """Group advantage of the trajectory + ``step_coef`` * that of the turn (arXiv 2505.10978).
+    """Advantage of the trajectory + ``step_coef`` * advantage of the turn (arXiv 2505.10978).
 
-    The first compares returns within the group, the second discounted returns-to-go of the
-    turns with the same ``state_ids``: ids of one group must not recur in another. A
-    trajectory may visit a state more than once. A state visited once gives the turn 0.
+    The advantage of the trajectory compares returns within its group. The advantage of the turn
+    compares discounted returns-to-go of the turns with the same state; it is 0 for a state that was
+    visited once. A trajectory may visit a state more than once.
+
+    Args:
+        rewards: Reward of each token; a turn earns the sum over its tokens.
+        action_mask: True on sampled tokens; no other column is read.
+        turn_ids: Number of the turn that sampled the token.
+        state_ids: State in which the token's turn was played; no two groups share an id.
+        group_ids: Group of each trajectory.
+        turn_gamma: Discount from turn to turn.
+        step_coef: Weight of the turn's advantage.
+        scale: As in `group_relative`, for both comparisons.
+
+    Returns:
+        Advantages, 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, None, action_mask)
     turn_ends = tokens.turn_ends(turn_ids)
-    turn_of, rewards_K = tokens.turns(turn_ends)
-    returns_K = returns_to_go(rewards_K, tokens.ends[turn_ends], turn_gamma)
+    turn_of, returns_K, noise_K = tokens.turn_returns(turn_ends, turn_gamma)
     states_K = state_ids.flatten()[tokens.index][turn_ends]
-    steps_K = group_relative(returns_K, states_K, scale=scale)
+    steps_K = group_relative(returns_K, states_K, scale=scale, noise=noise_K)
 
-    returns = tokens.rewards.new_zeros(len(rewards)).index_add(0, tokens.stream_of, tokens.rewards)
-    episodes = group_relative(returns, group_ids, scale=scale)
-    return tokens.spread(episodes[tokens.stream_of] + step_coef * steps_K[turn_of])
+    returns_N, noise_N = tokens.stream_returns()
+    episodes_N = group_relative(returns_N, group_ids, scale=scale, noise=noise_N)
+    return tokens.spread(episodes_N[tokens.stream_of] + step_coef * steps_K[turn_of])
 
 
 class GiGPO(EpisodeEstimator):
-    """Compares trajectories of a group, and the turns that they played in the same state.
+    """Compares the trajectories of a group, and their turns that were played in the same state.
 
-    It needs no critic, and tells the turns of a trajectory apart where GRPO cannot. What a turn
-    earned includes KL penalties on its tokens.
+    It needs no critic, and unlike GRPO tells the turns of a trajectory apart. A turn's reward
+    includes KL penalties on its tokens.
 
     Args:
-        turn_gamma: Discount from turn to turn, for what followed a turn.
-        step_coef: Weight of the comparison of turns; 0 leaves GRPO.
+        turn_gamma: Discount from turn to turn in the return-to-go of a turn.
+        step_coef: Weight of the comparison of turns; 0 is GRPO.
         scale: ``std`` divides each comparison by its standard deviation, null does not.
+
+    Raises:
+        ConfigError: When ``turn_gamma`` is not between 0 and 1, ``step_coef`` is negative, or
+            ``scale`` is neither.
     """
 
     needs_groups = True
@@ -62,7 +78,7 @@ class GiGPO(EpisodeEstimator):
         if not step_coef >= 0:
             raise ConfigError(
                 f"step_coef is {step_coef}, but a negative weight would reward the worse turn; "
-                "1 is published, 0 leaves GRPO"
+                "1 is published, 0 is GRPO"
             )
         self.turn_gamma = turn_gamma
         self.step_coef = step_coef

@@ -16,10 +16,21 @@ def masked_gae(
     lam: float,
     bootstrap: Float[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """GAE over the sampled tokens only (VAGEN, "Masked GAE").
+    """GAE over sampled tokens only (VAGEN, arXiv 2510.16907, "Masked GAE").
 
-    The next value of a token is the value at the next sampled token, however much was observed in
-    between; after the last one it is ``bootstrap``, discounted like a token.
+    The next value of a token is the value at the next sampled token, however many tokens were
+    observed in between.
+
+    Args:
+        rewards: Reward of each token.
+        values: Value of the state before each token.
+        action_mask: True on sampled tokens; no other column is read.
+        gamma: Discount from token to token; the bootstrap is discounted by it too.
+        lam: GAE's lambda from token to token.
+        bootstrap: Value after the last token, 0 where the trajectory terminated; None: all 0.
+
+    Returns:
+        Advantages and returns (advantages + values), 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, values, action_mask, bootstrap)
     return tokens.credit(gae(tokens.rewards, tokens.values, tokens.ends, tokens.after, gamma, lam))
@@ -30,9 +41,14 @@ class MaskedGAE(CriticEstimator):
 
     Args:
         gamma: Discount from token to token.
-        lam: How far ahead a token trusts what was sampled over what the critic says.
+        lam: GAE's lambda from token to token: 0 trusts the critic, 1 the rewards.
         whiten: Give the batch's advantages zero mean and unit variance.
+
+    Raises:
+        ConfigError: When a discount is not between 0 and 1.
     """
+
+    turn_discounts = ("gamma",)
 
     def __init__(self, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> None:
         super().__init__(whiten, gamma=gamma, lam=lam)

@@ -4,6 +4,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vagentrl.advantages.estimator import EpisodeEstimator, check_discounts
+from vagentrl.advantages.group import group_relative
 from vagentrl.advantages.sequence import TokenSequence, returns_to_go
 from vagentrl.advantages.streams import Streams
 from vagentrl.advantages.whitening import whiten
@@ -19,18 +20,24 @@ def reinforce_plus_plus(
 ) -> Float[Tensor, "N T"]:
     """Each token's discounted return-to-go, whitened over all tokens (arXiv 2501.03262).
 
-    ``rewards`` hold the KL penalties of tokens. With ``group_ids`` the mean return of a
-    trajectory's group is first taken off the reward of its last token (REINFORCE++-baseline): it is
-    discounted as the outcome is.
+    Args:
+        rewards: Reward of each token, KL penalties included.
+        action_mask: True on sampled tokens; no other column is read.
+        group_ids: Group of each trajectory. When given, the mean return of the group is first
+            subtracted from the reward of the trajectory's last token (REINFORCE++-baseline), and
+            so is discounted as an outcome is.
+        gamma: Discount from token to token.
+
+    Returns:
+        Advantages, 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, None, action_mask)
-    earned = tokens.rewards
+    rewards_M = tokens.rewards
     if group_ids is not None:
-        returns = earned.new_zeros(len(rewards)).index_add(0, tokens.stream_of, earned)
-        groups, group_of, sizes = group_ids.unique(return_inverse=True, return_counts=True)
-        means = earned.new_zeros(len(groups)).index_add(0, group_of, returns) / sizes
-        earned = earned - means[group_of][tokens.stream_of] * tokens.ends
-    to_go = tokens.spread(returns_to_go(earned, tokens.ends, gamma))
+        returns_N, noise_N = tokens.stream_returns()
+        baseline_N = returns_N - group_relative(returns_N, group_ids, scale=None, noise=noise_N)
+        rewards_M = rewards_M - baseline_N[tokens.stream_of] * tokens.ends
+    to_go = tokens.spread(returns_to_go(rewards_M, tokens.ends, gamma))
     return whiten(to_go, action_mask)
 
 
@@ -39,7 +46,10 @@ class ReinforcePlusPlus(EpisodeEstimator):
 
     Args:
         gamma: Discount from token to token.
-        baseline: Take off the mean return of the trajectory's group first.
+        baseline: First subtract the mean return of the trajectory's group.
+
+    Raises:
+        ConfigError: When ``gamma`` is not between 0 and 1.
     """
 
     def __init__(self, gamma: float = 1.0, baseline: bool = False) -> None:

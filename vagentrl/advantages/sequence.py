@@ -1,7 +1,7 @@
-"""Sampled tokens laid end to end, and GAE along them.
+"""The sampled tokens of all trajectories laid end to end, and recurrences along them.
 
-Every estimator is one linear recurrence over the sampled tokens of all trajectories at once: what
-lies between two sampled tokens is dropped first, and a carry of 0 keeps trajectories apart.
+Every estimator is a linear recurrence over sampled tokens or turns. What lies between two sampled
+tokens is dropped first, so one recurrence serves all trajectories: a carry of 0 keeps them apart.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vagentrl.advantages.precision import precise, rounding
+
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """The ``M`` sampled tokens of ``(N, T)`` streams, row after row.
+    """The ``M`` sampled tokens of ``(N, T)`` streams, stream after stream.
 
     Attributes:
-        rewards: ``(M,)`` reward of each token, in double precision.
-        values: ``(M,)`` value of the state before each token, in double precision; 0 without a
-            critic.
+        rewards: ``(M,)`` reward of each token, in float64.
+        values: ``(M,)`` value of the state before each token, in float64; 0 without a critic.
         ends: ``(M,)`` True on the last token of a stream.
-        after: One value per stream that has a token: what follows its last one.
-        index: ``(M,)`` where each token lies in the flattened ``(N, T)``.
+        after: ``(K,)`` value after the last token of each stream that has a token.
+        index: ``(M,)`` position of each token in the flattened ``(N, T)``.
         shape: ``(N, T)``.
-        dtype: What credit is given back in.
+        dtype: Type of the inputs, and so of the credit that is returned.
     """
 
     rewards: Float[Tensor, " M"]
@@ -43,6 +44,7 @@ class TokenSequence:
         action_mask: Bool[Tensor, "N T"],
         bootstrap: Float[Tensor, " N"] | None = None,
     ) -> "TokenSequence":
+        """The tokens under the action mask; no ``values`` and no ``bootstrap`` mean 0."""
         values = torch.zeros_like(rewards) if values is None else values
         row, column = action_mask.nonzero(as_tuple=True)
         index = row * action_mask.shape[1] + column
@@ -50,10 +52,10 @@ class TokenSequence:
         if bootstrap is None:
             bootstrap = values.new_zeros(len(values))
         return cls(
-            rewards=_precise(rewards.flatten()[index]),
-            values=_precise(values.flatten()[index]),
+            rewards=precise(rewards.flatten()[index]),
+            values=precise(values.flatten()[index]),
             ends=ends,
-            after=_precise(bootstrap[row[ends]]),
+            after=precise(bootstrap[row[ends]]),
             index=index,
             shape=action_mask.shape,
             dtype=torch.promote_types(rewards.dtype, values.dtype),
@@ -61,7 +63,7 @@ class TokenSequence:
 
     @property
     def stream_of(self) -> Int[Tensor, " M"]:
-        """The stream that each token is from."""
+        """The stream of each token, from 0 to N - 1."""
         return self.index // self.shape[1]
 
     def turn_ends(self, turn_ids: Int[Tensor, "N T"]) -> Bool[Tensor, " M"]:
@@ -69,19 +71,38 @@ class TokenSequence:
         return self.ends | _last_of_run(turn_ids.flatten()[self.index])
 
     def turns(self, turn_ends: Bool[Tensor, " M"]) -> tuple[Int[Tensor, " M"], Float[Tensor, " K"]]:
-        """Each token's turn, counted through the whole batch, and all that each turn earned."""
+        """The turn of each token, counted through the whole batch, and each turn's reward."""
         turn_of = turn_ends.cumsum(0) - turn_ends.long()
-        earned = self.rewards.new_zeros(int(turn_ends.sum()))
-        return turn_of, earned.index_add(0, turn_of, self.rewards)
+        rewards_K = self.rewards.new_zeros(int(turn_ends.sum()))
+        return turn_of, rewards_K.index_add(0, turn_of, self.rewards)
+
+    def turn_returns(
+        self, turn_ends: Bool[Tensor, " M"], gamma: float
+    ) -> tuple[Int[Tensor, " M"], Float[Tensor, " K"], Float[Tensor, " K"]]:
+        """The turn of each token, each turn's discounted return-to-go, and the noise of that.
+
+        The noise is the difference that rounding of the rewards alone may cause; see
+        `group_relative`.
+        """
+        turn_of, rewards_K = self.turns(turn_ends)
+        ends_K = self.ends[turn_ends]
+        noise_K = rounding(self.dtype) * returns_to_go(rewards_K.abs(), ends_K, gamma)
+        return turn_of, returns_to_go(rewards_K, ends_K, gamma), noise_K
+
+    def stream_returns(self) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """The undiscounted return of each stream, and the noise of that."""
+        zeros, stream_of = self.rewards.new_zeros(self.shape[0]), self.stream_of
+        noise_N = rounding(self.dtype) * zeros.index_add(0, stream_of, self.rewards.abs())
+        return zeros.index_add(0, stream_of, self.rewards), noise_N
 
     def credit(
         self, advantages: Float[Tensor, " M"]
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-        """Advantages and returns back in ``(N, T)``, 0 where nothing was sampled."""
+        """Advantages, and as returns advantages + values, laid out by `spread`."""
         return self.spread(advantages), self.spread(advantages + self.values)
 
     def spread(self, tokens: Float[Tensor, " M"]) -> Float[Tensor, "N T"]:
-        """Back in ``(N, T)``, 0 where nothing was sampled."""
+        """Each token back in its place of ``(N, T)``, 0 where nothing was sampled."""
         spread = tokens.new_zeros(self.shape.numel(), dtype=self.dtype)
         spread[self.index] = tokens.to(self.dtype)
         return spread.view(self.shape)
@@ -97,8 +118,13 @@ def gae(
 ) -> Float[Tensor, " M"]:
     """GAE (arXiv 1506.02438, eq. 16) along segments laid end to end.
 
-    ``ends`` marks the last element of each of the ``K`` segments, ``after`` is the value that
-    follows it. The discounts belong to the step from an element to the one after it.
+    Args:
+        rewards: Reward of each element, which may be a token or a turn.
+        values: Value of the state before each element.
+        ends: True on the last element of each of the ``K`` segments.
+        after: Value after the end of each segment.
+        gamma: Discount for the step from an element to the one after it.
+        lam: GAE's lambda for the same step.
     """
     following = values.roll(-1)
     following[ends] = after
@@ -109,7 +135,7 @@ def gae(
 def returns_to_go(
     rewards: Float[Tensor, " M"], ends: Bool[Tensor, " M"], gamma: float
 ) -> Float[Tensor, " M"]:
-    """What each element and those after it in its segment earn, discounted step by step."""
+    """Discounted sum of the rewards from each element to the end of its segment."""
     return backward_recurrence(rewards, torch.full_like(rewards, gamma).masked_fill(ends, 0.0))
 
 
@@ -118,8 +144,8 @@ def backward_recurrence(
 ) -> Float[Tensor, " M"]:
     """``y[t] = inputs[t] + carry[t] * y[t + 1]``, with 0 after the end.
 
-    Neighbours are merged into one step and the half-length problem is solved first, so the work is
-    linear and the depth logarithmic. There is no division: a carry of 0 is as good as any other.
+    Neighbours are merged into one step and the problem of half the length is solved first, so the
+    work is linear and the depth logarithmic. Nothing is divided, so a carry of 0 needs no care.
     """
     length = len(inputs)
     if length < 2:
@@ -138,8 +164,3 @@ def _last_of_run(ids: Int[Tensor, " M"]) -> Bool[Tensor, " M"]:
     last = torch.ones_like(ids, dtype=torch.bool)
     last[:-1] = ids[1:] != ids[:-1]
     return last
-
-
-def _precise(tensor: Tensor) -> Tensor:
-    # Rounding a discount such as 0.9999 to float32 alone is an error of 1e-4 after 8192 tokens.
-    return tensor if tensor.device.type == "mps" else tensor.double()  # mps has no float64

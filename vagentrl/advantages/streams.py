@@ -14,8 +14,8 @@ from vagentrl.types import RolloutBatch
 class Streams:
     """Where each of the ``M`` sampled tokens of a batch lies in its trajectory's stream.
 
-    A stream holds the sampled tokens of one trajectory in the order they were sampled, whether its
-    turns share one row (full history) or have a row each (window): estimators see no difference.
+    A stream holds the sampled tokens of one trajectory in the order in which they were sampled. Its
+    turns may share one row (full history) or have a row each (window); estimators cannot tell.
 
     Attributes:
         cells: ``(M,)`` index of each token into the flattened ``(B, T)``.
@@ -31,9 +31,10 @@ class Streams:
 
     @classmethod
     def of(cls, rollout: RolloutBatch) -> "Streams":
+        """The streams of a batch's ``N`` trajectories."""
         row, column = rollout.action_mask.nonzero(as_tuple=True)
         trajectory, turn = rollout.trajectory_ids[row], rollout.turn_ids[row, column]
-        # by trajectory, then turn; stable, so the tokens of a turn stay in order
+        # sorted by trajectory, then by turn; stable, so the tokens of a turn stay in order
         turns = int(turn.max()) + 1 if len(turn) else 1
         order = (trajectory * turns + turn).argsort(stable=True)
         trajectory = trajectory[order]
@@ -50,7 +51,7 @@ class Streams:
         )
 
     def gather(self, rows: Shaped[Tensor, "B T"], fill: int = 0) -> Shaped[Tensor, "N S"]:
-        """The sampled tokens of each trajectory, then ``fill``."""
+        """The sampled tokens of each trajectory, padded with ``fill`` on the right."""
         streams = rows.new_full((self.shape.numel(),), fill)
         streams[self.slots] = rows.flatten()[self.cells]
         return streams.view(self.shape)
@@ -60,7 +61,7 @@ class Streams:
         return check_tensor(part, method, value, "(N, S)", self.shape, self.cells.device)
 
     def scatter(self, streams: Shaped[Tensor, "N S"]) -> Shaped[Tensor, "B T"]:
-        """Each token back where it came from, 0 everywhere else."""
+        """Each token back in its row and column, 0 everywhere else."""
         rows = streams.new_zeros(self.rows_shape.numel())
         rows[self.cells] = streams.flatten()[self.slots]
         return rows.view(self.rows_shape)

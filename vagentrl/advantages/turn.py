@@ -17,34 +17,54 @@ def turn_gae(
     turn_lam: float,
     bootstrap: Float[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """GAE from turn to turn; every token of a turn gets the turn's advantage.
+    """GAE (arXiv 1506.02438, eq. 16) with a turn as one step.
 
-    With ``e_k`` the last sampled token of turn ``k``::
+    With ``f_k`` the first sampled token of turn ``k`` and ``R_k`` the sum of the turn's rewards::
 
-        delta_k = r_k + turn_gamma * V(e_{k+1}) - V(e_k)
+        delta_k = R_k + turn_gamma * V(f_{k+1}) - V(f_k)
         A_k = delta_k + turn_gamma * turn_lam * A_{k+1}
 
-    ``r_k`` is all that the turn earned, KL penalties on its other tokens included: the turn is one
-    action here, and nothing else would carry them. After the last turn comes ``bootstrap``.
+    Every token of turn ``k`` gets the advantage ``A_k`` and the return ``A_k + V(f_k)``. The
+    baseline must be the value before the turn's first token: the value at a later token has read a
+    part of the action, and an exact critic would then leave no advantage for it.
+
+    Args:
+        rewards: Reward of each token; a KL penalty on any token is part of ``R_k``.
+        values: Value of the state before each token.
+        action_mask: True on sampled tokens; no other column is read.
+        turn_ids: Number of the turn that sampled the token.
+        turn_gamma: Discount from turn to turn.
+        turn_lam: GAE's lambda from turn to turn.
+        bootstrap: Value after the last turn, 0 where the trajectory terminated; None: all 0.
+
+    Returns:
+        Advantages and returns, 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, values, action_mask, bootstrap)
     turn_ends = tokens.turn_ends(turn_ids)
-    values_K = tokens.values[turn_ends]
+    turn_starts = turn_ends.roll(1)  # one after each end; the last end is followed by the first
     turn_of, rewards_K = tokens.turns(turn_ends)
+    values_K = tokens.values[turn_starts]
     advantages_K = gae(
         rewards_K, values_K, tokens.ends[turn_ends], tokens.after, turn_gamma, turn_lam
     )
-    return tokens.credit(advantages_K[turn_of])
+    returns_K = advantages_K + values_K
+    return tokens.spread(advantages_K[turn_of]), tokens.spread(returns_K[turn_of])
 
 
 class TurnGAE(CriticEstimator):
-    """GAE from turn to turn, one advantage for all tokens of a turn.
+    """GAE from turn to turn: all tokens of a turn get one advantage and one return.
 
     Args:
         turn_gamma: Discount from turn to turn.
-        turn_lam: How far ahead a turn trusts what was played over what the critic says.
+        turn_lam: GAE's lambda from turn to turn: 0 trusts the critic, 1 the rewards.
         whiten: Give the batch's advantages zero mean and unit variance.
+
+    Raises:
+        ConfigError: When a discount is not between 0 and 1.
     """
+
+    turn_discounts = ("turn_gamma",)
 
     def __init__(
         self, turn_gamma: float = 0.95, turn_lam: float = 1.0, whiten: bool = True

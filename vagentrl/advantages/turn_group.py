@@ -1,4 +1,4 @@
-"""Turn by turn against the rest of the group, without bias."""
+"""Each turn against the same turn of the other group members, without bias."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vagentrl.advantages.estimator import EpisodeEstimator, check_discounts
 from vagentrl.advantages.group import group_relative
-from vagentrl.advantages.sequence import TokenSequence, returns_to_go
+from vagentrl.advantages.sequence import TokenSequence
 from vagentrl.advantages.streams import Streams
 from vagentrl.types import RolloutBatch
 
@@ -19,39 +19,50 @@ def turn_group_relative(
     *,
     turn_gamma: float,
 ) -> Float[Tensor, "N T"]:
-    """Return-to-go of turn ``k``, minus its mean over the *other* members that reached turn ``k``.
+    """Return-to-go of turn ``k`` minus its mean over the *other* members that reached turn ``k``.
 
-    Members of a group are independent of each other, so a baseline from the others says nothing
-    about this one's actions and leaves the expected gradient as it is, however many turns each of
-    them has. A mean (or deviation) that includes the member itself does not: it shrinks the turns
-    by how many happened to get that far, and whether this one did is its own doing.
+    The baseline does not depend on the member's own actions, because members of a group play
+    independently of each other. So it leaves the expected policy gradient unchanged, however many
+    turns each member has. A mean that includes the member itself scales a turn by how many members
+    reached it, which depends on the member's own earlier actions, and that is a bias.
 
     Where no other member reached turn ``k`` the baseline is 0: the others earn nothing from there
-    on. To drop the turn instead would shrink its gradient by the chance of that. So a group of one
-    keeps its plain return-to-go.
+    on. Leaving such a turn out would be a bias too. A group of one keeps its plain return-to-go.
+
+    Args:
+        rewards: Reward of each token; a turn earns the sum over its tokens.
+        action_mask: True on sampled tokens; no other column is read.
+        turn_ids: Number of the turn that sampled the token.
+        group_ids: Group of each trajectory.
+        turn_gamma: Discount from turn to turn.
+
+    Returns:
+        Advantages, 0 off the action mask.
     """
     tokens = TokenSequence.of(rewards, None, action_mask)
     turn_ends = tokens.turn_ends(turn_ids)
-    turn_of, rewards_K = tokens.turns(turn_ends)
-    returns_K = returns_to_go(rewards_K, tokens.ends[turn_ends], turn_gamma)
+    turn_of, returns_K, noise_K = tokens.turn_returns(turn_ends, turn_gamma)
 
-    # the same turn of the same group makes a group of its own
-    turns_K = turn_ids.flatten()[tokens.index][turn_ends]
-    pairs = torch.stack((group_ids[tokens.stream_of][turn_ends], turns_K))
+    # the same turn number in the same group makes a group of its own
+    numbers_K = turn_ids.flatten()[tokens.index][turn_ends]
+    pairs = torch.stack((group_ids[tokens.stream_of][turn_ends], numbers_K))
     _, peers, count = pairs.unique(dim=1, return_inverse=True, return_counts=True)
-    compared = group_relative(returns_K, peers, scale=None, baseline="leave_one_out")
+    compared = group_relative(returns_K, peers, scale=None, baseline="leave_one_out", noise=noise_K)
     advantages_K = torch.where(count[peers] == 1, returns_K, compared)
     return tokens.spread(advantages_K[turn_of])
 
 
 class TurnGroupRelative(EpisodeEstimator):
-    """Each turn's return-to-go against the other members of its group that got that far.
+    """Each turn's return-to-go against the other members of its group that reached that turn.
 
-    It needs no critic, and is unbiased however many turns the members have. What a turn earned
+    It needs no critic, and is unbiased however many turns the members have. A turn's reward
     includes KL penalties on its tokens.
 
     Args:
         turn_gamma: Discount from turn to turn.
+
+    Raises:
+        ConfigError: When ``turn_gamma`` is not between 0 and 1.
     """
 
     needs_groups = True

@@ -4,18 +4,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from vagentrl.advantages.precision import precise, rounding
+
 
 def whiten(
     values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape"]:
-    """Subtract the mean and divide by the sample standard deviation over ``mask``; 0 elsewhere.
+    """Subtract the mean and divide by the sample standard deviation, both over ``mask``.
 
-    Fewer than two values have no spread and give 0. The floor under the variance (1e-8) keeps
-    equal values at 0 instead of blowing up their rounding.
+    The divisor is ``sqrt(variance + 1e-8)``. Values that are equal up to rounding give exactly 0,
+    and so do fewer than two values: they have no spread.
+
+    Returns:
+        The whitened values in the dtype of ``values``, 0 off the mask; computed in float64.
     """
-    kept = values[mask]
-    if len(kept) < 2:
-        return torch.zeros_like(values)
+    kept = precise(values[mask])
+    whitened = torch.zeros_like(values)
+    noise = 8 * rounding(values.dtype)  # of a short sum
+    if len(kept) < 2 or kept.max() - kept.min() <= noise * kept.abs().max():
+        return whitened
     variance, mean = torch.var_mean(kept)
-    whitened = (kept - mean) * (variance + 1e-8).rsqrt()
-    return torch.zeros_like(values).masked_scatter(mask, whitened)
+    kept = (kept - mean) * (variance + 1e-8).rsqrt()
+    return whitened.masked_scatter(mask, kept.to(values.dtype))

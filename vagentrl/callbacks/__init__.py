@@ -1,6 +1,5 @@
-"""Behaviours of a run, each on its own."""
+"""What a run may do beside learning, one callback each."""
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.callbacks.critic_warmup import CriticWarmup
 from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
@@ -9,6 +8,7 @@ from vagentrl.callbacks.progress import IterationProgress
 from vagentrl.callbacks.run_summary import RunSummary
 from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
 from vagentrl.callbacks.world_model_reward import WorldModelReward
+from vagentrl.modules.callback import AgentCallback
 
 __all__ = [
     "AgentCallback",

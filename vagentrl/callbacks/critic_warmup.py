@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule, Trainer
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.rollout.iteration import Warmup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,21 +21,6 @@ if TYPE_CHECKING:
     from vagentrl.types import TrainBatch
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """Iterations at the start in which only the critic learns.
-
-    Attributes:
-        rounds: How many.
-        batches: Batches of episodes that are collected for all of them together.
-        part: Share of these that is learned from in a round.
-    """
-
-    rounds: int = 0
-    batches: int = 1
-    part: float = 1.0
 
 
 class CriticWarmup(AgentCallback):
@@ -46,8 +33,9 @@ class CriticWarmup(AgentCallback):
         rounds: Rounds at most (Verlog's ``w_iter``).
         batches: Batches to collect (``w_epoch``; 40 in Verlog, with 5 rounds on a tenth each).
         part: Share of the rows that a round learns from.
-        tolerance: End when the value loss of a round falls by less than this share of the one
-            before; None always takes all rounds.
+        tolerance: End early when the value loss stalls: no round of the last ``patience`` was this
+            share below the lowest loss before it. None always takes all rounds.
+        patience: Rounds in a row that must stall; a single one may be noise.
     """
 
     def __init__(
@@ -56,8 +44,10 @@ class CriticWarmup(AgentCallback):
         batches: int = 1,
         part: float = 1.0,
         tolerance: float | None = None,
+        patience: int = 2,
     ) -> None:
-        for name, count in {"rounds": rounds, "batches": batches}.items():
+        counts = {"rounds": rounds, "batches": batches, "patience": patience}
+        for name, count in counts.items():
             if count < 1:
                 raise ConfigError(
                     f"CriticWarmup.{name} is {count}; give 1 or more, or leave the callback out"
@@ -70,17 +60,20 @@ class CriticWarmup(AgentCallback):
         self.batches = batches
         self.part = part
         self.tolerance = tolerance
-        self._loss = math.inf
+        self.patience = patience
+        self._lowest = math.inf  # value loss of a round so far
+        self._stalled = 0  # rounds in a row
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not pl_module.advantage.needs_critic:  # pyright: ignore
+        advantage = agent_of(pl_module).advantage
+        if not advantage.needs_critic:
             raise ConfigError(
-                f"CriticWarmup is set but model.advantage ({type(pl_module.advantage).__name__}) "
+                f"CriticWarmup is set but model.advantage ({type(advantage).__name__}) "
                 "uses no critic; leave the callback out or choose an estimator with a critic"
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.warmup = Warmup(self.rounds, self.batches, self.part)  # pyright: ignore
+        agent_of(pl_module).warmup = Warmup(self.rounds, self.batches, self.part)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._losses: list[Tensor] = []
@@ -93,34 +86,36 @@ class CriticWarmup(AgentCallback):
         batch: TrainBatch | None,
         batch_idx: int,
     ) -> None:
-        agent: Any = pl_module
-        if agent.actor_is_training or batch is None:
+        agent = agent_of(pl_module)
+        if agent.current.actor_learns or batch is None:
             return
         self._losses.append(outputs["loss"])  # the critic's alone
         if trainer.is_last_batch:  # a checkpoint may be saved before the epoch ends
             loss = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
             self._compare(float(trainer.strategy.reduce(loss, reduce_op="mean")), agent)
 
-    def _compare(self, loss: float, agent: Any) -> None:
-        """End the warm-up with this round if its loss is no longer much below the last one's."""
-        before, self._loss = self._loss, loss
+    def _compare(self, loss: float, agent: AgentModule) -> None:
+        """End the warm-up with this round if the value loss no longer falls."""
         done = agent.iteration + 1
         if self.tolerance is None or done >= agent.warmup.rounds:
             return
-        if loss > before * (1 - self.tolerance):
+        stalls = loss > self._lowest * (1 - self.tolerance)  # never in the first round
+        self._stalled = self._stalled + 1 if stalls else 0
+        if self._stalled == self.patience:
             log.info(
-                "the critic is warm after %d rounds: value loss %.4g, then %.4g",
+                "the critic is warm after %d rounds: value loss %.4g, %.4g at its lowest before",
                 done,
-                before,
                 loss,
+                self._lowest,
             )
             self.rounds = done
             agent.warmup = replace(agent.warmup, rounds=done)
+        self._lowest = min(loss, self._lowest)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rounds": self.rounds, "loss": self._loss}
+        return {"rounds": self.rounds, "lowest": self._lowest, "stalled": self._stalled}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loss = state_dict["loss"]
-        if state_dict["rounds"] < self.rounds:  # it converged; else the configuration decides
+        self._lowest, self._stalled = state_dict["lowest"], state_dict["stalled"]
+        if state_dict["rounds"] < self.rounds:  # it ended early; else the configuration decides
             self.rounds = state_dict["rounds"]

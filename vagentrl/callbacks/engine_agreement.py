@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError, EngineError
 from vagentrl.losses import agreement
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class EngineAgreement(AgentCallback):
         path = folder / f"iteration_{agent.iteration}.txt"
         if agent.trainer.is_global_zero:  # all ranks see all rows
             folder.mkdir(parents=True, exist_ok=True)
-            tokenizer = agent.trainer.datamodule.renderer.tokenizer  # pyright: ignore
-            path.write_text(worst_reply(rollout, scores, tokenizer.convert_ids_to_tokens))
+            names_of = rollouts_of(agent.trainer).renderer.token_names
+            path.write_text(worst_reply(rollout, scores, names_of))
         text = (
             f"iteration {agent.iteration}: the log-probs of engine and trainer differ by {gap:.3g} "
             f"on average, and {self.alarm} is allowed: the engine samples from other weights, "
@@ -94,7 +95,7 @@ def worst_reply(
     Args:
         rollout: The rows.
         scores: The trainer's scores of them.
-        names_of: From ids to the names of their tokens.
+        names_of: Gives the names of tokens by their ids.
     """
     gaps = (scores.old_logprobs - rollout.rollout_logprobs).abs()
     worst, place = -1.0, (0, 0)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
+from vagentrl.modules.agent import agent_of
+
 
 class EvaluateAtEnds(Callback):
     """Evaluates before the first update and after the last one, whatever lies between.
 
     Lightning alone evaluates after updates only, and not after the last if that is not one of
-    every n. A resumed run is not evaluated again where it takes up.
+    every n. A run that goes on from a checkpoint is not evaluated again before its first update.
     """
 
     def __init__(self) -> None:
         self._evaluated: int | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = pl_module.iteration  # pyright: ignore
+        self._evaluated = agent_of(pl_module).iteration
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if pl_module.iteration == 0:  # pyright: ignore
+        if agent_of(pl_module).iteration == agent_of(pl_module).first_iteration:
             _evaluate(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._evaluated != pl_module.iteration:  # pyright: ignore
+        if self._evaluated != agent_of(pl_module).iteration:
             _evaluate(trainer)
 
 

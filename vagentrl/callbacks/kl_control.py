@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning import LightningModule, Trainer
 from torch import Tensor
 
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.errors import ConfigError
-from vagentrl.losses import kl_estimate
+from vagentrl.losses import KLKind, kl_estimate
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.callback import AgentCallback
 
 if TYPE_CHECKING:
-    from vagentrl.modules.agent import AgentModule
     from vagentrl.types import RolloutBatch, Scores, TrainBatch
 
 
@@ -24,20 +24,24 @@ class KLControl(AgentCallback):
 
     Args:
         coefficient: Weight of the penalty; where an adaptive one starts.
-        place: Subtract it from each token's reward, or add it to each token's loss.
-        estimator: Schulman's k1, k2 or k3 ("Approximating KL divergence", 2020). In the loss, k1
-            has no gradient in expectation: k2 or k3 belong there.
+        place: ``reward`` subtracts the penalty from each token's reward, ``loss`` adds it to each
+            token's loss.
+        estimator: Schulman's k1, k2 or k3 ("Approximating KL divergence", 2020), or k3+. The
+            gradient of KL(policy || reference) is that of k1 in the reward, and of k2 or k3+ in the
+            loss. k3 in the loss (as GRPO is published) has the gradient of KL(reference || policy)
+            instead; k1 in the loss has none in expectation and is refused. k2 and k3+ in the loss
+            differ in the value that is reported: k3+ has k3's, which is unbiased.
         target: KL per token to steer towards (Ziegler et al. 2019, "Fine-tuning language models
             from human preferences", section 2.2); None keeps the coefficient.
-        horizon: Slowness of an adaptive coefficient: in as many episodes it changes by a fifth at
-            most, and so it does in an iteration of more.
+        horizon: Episodes over which an adaptive coefficient changes by a fifth at most; an
+            iteration with more episodes changes it by no more than that either.
     """
 
     def __init__(
         self,
         coefficient: float = 0.001,
         place: Literal["reward", "loss"] = "reward",
-        estimator: Literal["k1", "k2", "k3"] = "k1",
+        estimator: KLKind = "k1",
         target: float | None = None,
         horizon: int = 10_000,
     ) -> None:
@@ -46,7 +50,8 @@ class KLControl(AgentCallback):
         if place == "loss" and estimator == "k1":
             raise ConfigError(
                 "KLControl.place is 'loss' and KLControl.estimator is 'k1': the gradient of k1 is "
-                "zero in expectation, so it would not hold the policy; choose k2 or k3"
+                "zero in expectation, so it would not hold the policy; choose k2 or k3+ (k3 holds "
+                "it by the divergence of the reference from it)"
             )
         if target is not None and target <= 0:
             raise ConfigError(f"KLControl.target is {target}; give a KL per token above 0, or null")
@@ -55,13 +60,13 @@ class KLControl(AgentCallback):
         self.coefficient = coefficient
         self._next_coefficient = coefficient
         self.place = place
-        self.estimator: Literal["k1", "k2", "k3"] = estimator
+        self.estimator: KLKind = estimator
         self.target = target
         self.horizon = horizon
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            pl_module.needs_reference = True  # pyright: ignore
+            agent_of(pl_module).needs_reference = True
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         assert scores.ref_logprobs is not None
@@ -70,7 +75,7 @@ class KLControl(AgentCallback):
         kl = float(penalty.sum() / mask.sum())
         agent.record("rollout/kl", kl)
         agent.record("rollout/kl_coefficient", self.coefficient)
-        if agent.actor_is_training:  # else nothing drifts, whatever the coefficient
+        if agent.current.actor_learns:  # a resting actor does not move, whatever the coefficient
             self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
         if self.place == "loss":
             return rollout
@@ -90,7 +95,7 @@ class KLControl(AgentCallback):
         batch: TrainBatch,
         batch_idx: int,
     ) -> None:
-        if trainer.is_last_batch:  # the whole update used the old one
+        if trainer.is_last_batch:  # the whole update uses one coefficient
             self.coefficient = self._next_coefficient
 
     def policy_loss_term(
@@ -105,6 +110,6 @@ class KLControl(AgentCallback):
         return {"coefficient": self.coefficient, "next_coefficient": self._next_coefficient}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self.target is not None:  # a fixed one is what the configuration says now
+        if self.target is not None:  # a fixed coefficient comes from the configuration
             self.coefficient = state_dict["coefficient"]
             self._next_coefficient = state_dict["next_coefficient"]

@@ -12,10 +12,11 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
 from vagentrl import ranks
-from vagentrl.callbacks.base import AgentCallback
+from vagentrl.modules.agent import AgentModule, agent_of
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.rollouts import rollouts_of
 
 if TYPE_CHECKING:
-    from vagentrl.modules.agent import AgentModule
     from vagentrl.types import Trajectory
 
 _SHOWN = {
@@ -81,16 +82,16 @@ class IterationProgress(ProgressBar, AgentCallback):
         due = self._evaluated or now - self._written >= self.seconds_between_lines
         if self._bar.disable and self._enabled and due:
             self._evaluated, self._written = False, now
-            iteration: int = trainer.lightning_module.iteration  # pyright: ignore
+            agent = agent_of(trainer.lightning_module)
             numbers = (f"{name} {value}" for name, value in shown.items())
-            line = "  ".join([f"iteration {iteration}/{trainer.max_epochs}", *numbers])
+            line = "  ".join([f"iteration {agent.iteration}/{agent.total_iterations}", *numbers])
             tqdm.write(line, file=sys.stderr)
 
     # ---------------------------------------------------------------------- what moves the line
 
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
         self._ended += 1
-        data: Any = agent.trainer.datamodule  # pyright: ignore
+        data = rollouts_of(agent.trainer)
         if agent.trainer.training:
             wanted = data.groups * data.group_size // ranks.world_size()
             of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may ask for more
@@ -100,7 +101,9 @@ class IterationProgress(ProgressBar, AgentCallback):
             self._stage(f"evaluate {self._ended}/{wanted}")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.n = self._bar.initial = pl_module.iteration  # pyright: ignore
+        agent = agent_of(pl_module)
+        self._bar.n = self._bar.initial = agent.iteration
+        self._bar.total = agent.total_iterations
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
@@ -118,7 +121,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._stage(f"update {batch_idx + 1}/{trainer.num_training_batches}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._bar.n = pl_module.iteration  # pyright: ignore
+        self._bar.n = agent_of(pl_module).iteration
         self._numbers(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from vagentrl.modules.agent import agent_of
+from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class RunSummary(Callback):
             return
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items()}
         wanted = {k: v for k, v in metrics.items() if k.startswith(("val/", "time/evaluate"))}
-        self._evaluations.append(_record(pl_module.iteration, wanted))  # pyright: ignore
+        self._evaluations.append(_record(agent_of(pl_module).iteration, wanted))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._update_started = time.perf_counter()
@@ -53,8 +55,8 @@ class RunSummary(Callback):
         # not when the epoch ends: a checkpoint may be saved before that
         if trainer.is_last_batch:
             update = {"time/update": time.perf_counter() - self._update_started}
-            report: Metrics = trainer.datamodule.report  # pyright: ignore
-            self._iterations.append(_record(pl_module.iteration + 1, report | update))  # pyright: ignore
+            report = rollouts_of(trainer).report
+            self._iterations.append(_record(agent_of(pl_module).iteration + 1, report | update))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = run_folder(trainer)

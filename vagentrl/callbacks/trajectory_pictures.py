@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning import Callback, LightningModule, Trainer
@@ -11,15 +11,21 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image, ImageOps
 
 from vagentrl.errors import ConfigError
+from vagentrl.modules.agent import agent_of
+from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.rollout.source import TRAIN
-from vagentrl.viewer.pictures import episode_strip, text_frame
+from vagentrl.types import IMAGE_PLACEHOLDER
+from vagentrl.viewer.pictures import Panel, episode_picture, stacked, text_frame
 
 if TYPE_CHECKING:
     from vagentrl.types import Observation, Trajectory, Turn
 
-FRAMES_PER_ROW = 6
+PANELS_PER_ROW = 6
+MOST_PANELS = 48
 FRAME_WIDTH = 224
 """Pixels that a frame is enlarged to at least, so that its caption has room."""
+MOST_WIDTH = 448
+"""Pixels that a frame is reduced to at most."""
 
 
 class TrajectoryPictures(Callback):
@@ -39,16 +45,20 @@ class TrajectoryPictures(Callback):
         self.episodes = episodes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration: int = pl_module.iteration  # pyright: ignore
+        iteration = agent_of(pl_module).iteration
         if iteration % self.every_n_iterations == 0:
-            data: Any = trainer.datamodule  # pyright: ignore
-            self._draw(trainer, iteration, "rollout", data.trajectories)
+            self._draw(trainer, iteration, "rollout", rollouts_of(trainer).trajectories)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        iteration: int = pl_module.iteration  # pyright: ignore
-        data: Any = trainer.datamodule  # pyright: ignore
-        for name, trajectories in data.evaluated.items():
-            where = "val" if name == TRAIN else f"val/{name}"
+        self._draw_evaluated(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._draw_evaluated(trainer, pl_module, "test")
+
+    def _draw_evaluated(self, trainer: Trainer, pl_module: LightningModule, prefix: str) -> None:
+        iteration = agent_of(pl_module).iteration
+        for name, trajectories in rollouts_of(trainer).evaluated.items():
+            where = prefix if name == TRAIN else f"{prefix}/{name}"
             self._draw(trainer, iteration, where, trajectories)
 
     def _draw(
@@ -64,42 +74,67 @@ class TrajectoryPictures(Callback):
 
 
 def trajectory_picture(trajectory: Trajectory) -> Image.Image:
-    """A frame per turn with the reply and the reward under it, and how the episode ended."""
-    frames = [_frame(turn.observation) for turn in trajectory.turns]
-    captions = [_caption(turn) for turn in trajectory.turns]
+    """A panel for each turn and one for the end, under what tells the episode from others.
+
+    Of a long episode the turns in the middle are left out.
+    """
+    first = trajectory.earlier_turns + 1
+    panels = [
+        Panel(_frame(turn.observation), f"turn {number}", caption(turn))
+        for number, turn in enumerate(trajectory.turns, first)
+    ]
+    title = _title(trajectory)
     if trajectory.final_observation is not None:
-        frames.append(_frame(trajectory.final_observation))
-        captions.append(f"{trajectory.stop}\nreturn {trajectory.total_reward:+.2f}")
-    starts = range(0, len(frames), FRAMES_PER_ROW)
-    rows = [slice(start, start + FRAMES_PER_ROW) for start in starts]
-    return _stacked([episode_strip(frames[row], captions[row]) for row in rows])
+        panels.append(Panel(_frame(trajectory.final_observation), trajectory.stop))
+    if len(panels) > MOST_PANELS:
+        half = MOST_PANELS // 2
+        title += f", turns {first + half} to {first + len(panels) - half - 1} not drawn"
+        panels = [*panels[:half], *panels[-half:]]
+    return episode_picture(title, panels, PANELS_PER_ROW)
 
 
-def _stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    width, height = max(s.width for s in strips), sum(s.height for s in strips)
-    picture = Image.new("RGB", (width, height), "white")
-    top = 0
-    for strip in strips:
-        picture.paste(strip, (0, top))
-        top += strip.height
-    return picture
+def _title(trajectory: Trajectory) -> str:
+    title = (
+        f"environment {trajectory.environment}, seed {trajectory.seed}, group "
+        f"{trajectory.group_id}{_versions(trajectory)}: {trajectory.stop}, "
+        f"{'success' if trajectory.success else 'no success'}, "
+        f"return {trajectory.total_reward:+.2f}"
+    )
+    return title if trajectory.error is None else f"{title}, {trajectory.error}"
+
+
+def _versions(trajectory: Trajectory) -> str:
+    """The versions of the weights that sampled the turns; an episode of many turns may mix some."""
+    versions = sorted({turn.policy_version for turn in trajectory.turns})
+    if not versions:
+        return ""
+    last = f" to {versions[-1]}" if len(versions) > 1 else ""
+    return f", policy version {versions[0]}{last}"
 
 
 def _frame(observation: Observation) -> Image.Image:
-    if not observation.images:
-        text = text_frame(observation.text)
-        size = (max(text.width, FRAME_WIDTH), text.height)
-        return ImageOps.pad(text, size, color="white", centering=(0, 0))
-    image = observation.images[-1]
+    if observation.images:
+        return stacked([_scaled(image) for image in observation.images])
+    return text_frame(observation.text, FRAME_WIDTH, MOST_WIDTH)
+
+
+def _scaled(image: Image.Image) -> Image.Image:
+    """Enlarged by a whole number, or reduced to the most width."""
+    if image.width > MOST_WIDTH:
+        return ImageOps.scale(image, MOST_WIDTH / image.width)
     return ImageOps.scale(image, max(1, -(-FRAME_WIDTH // image.width)), Image.Resampling.NEAREST)
 
 
-def _caption(turn: Turn) -> str:
-    bonus = f" {turn.bonus:+.2f}" if turn.bonus else ""
-    lines = [turn.reply.text, f"reward {turn.reward:+.2f}{bonus}"]
-    lines += [f"{kind} {score:.2f}" for kind, score in turn.scores.items()]
-    if turn.reply.problem is not None:
-        lines.insert(1, f"[{turn.reply.problem}]")
-    if turn.observation.hint:
-        lines.insert(0, f"[told: {turn.observation.hint}]")
-    return "\n".join(lines)
+def caption(turn: Turn) -> str:
+    """What the agent read beside images, said and earned."""
+    beside = turn.observation.text.replace(IMAGE_PLACEHOLDER, "").strip()
+    bonus = f", bonus {turn.bonus:+.2f}" if turn.bonus else ""
+    lines = [
+        beside if turn.observation.images else "",
+        f"[hint] {turn.observation.hint}" if turn.observation.hint else "",
+        turn.reply.text,
+        f"[malformed] {turn.reply.problem}" if turn.reply.problem is not None else "",
+        f"reward {turn.reward:+.2f}{bonus}",
+        *(f"{kind} {score:.2f}" for kind, score in turn.scores.items()),
+    ]
+    return "\n".join(line for line in lines if line)

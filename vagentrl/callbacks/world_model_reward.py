@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning import LightningModule, Trainer
 
 from vagentrl import ranks
-from vagentrl.callbacks.base import AgentCallback
 from vagentrl.claims import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.claims.background import BackgroundLoop
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.claims.judgement import Judgement
 from vagentrl.errors import ConfigError, JudgeError, PartError
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
+from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
 from vagentrl.types import Claim, Trajectory, Turn
@@ -145,10 +147,9 @@ class WorldModelReward(AgentCallback):
     # --------------------------------------------------------------------------- start and end
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        data: Any = trainer.datamodule  # pyright: ignore
-        if data is None:  # `vagentrl check`: nothing is played
+        if trainer.state.fn is None:  # a dry run, in which nothing is played
             return
-        self._system_prompt = _check_environment(data)
+        self._system_prompt = _check_environment(rollouts_of(trainer).collector)
         self._loop = BackgroundLoop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -178,7 +179,7 @@ class WorldModelReward(AgentCallback):
         everyones = sorted(ranks.gather(mine), key=lambda judged: judged[0])
         judgements = [judgement for _, of_trajectory in everyones for judgement in of_trajectory]
         if self.templates is not None:
-            judgements = self.templates.penalise(judgements, remember=agent.actor_is_training)
+            judgements = self.templates.penalise(judgements, remember=agent.current.actor_learns)
         batch = _Batch.of_all(judgements)
         penalties = [j.penalty for t in trajectories for turn in t.turns for j in batch.of(turn)]
         self._tally.penalised += sum(penalty > 0 for penalty in penalties)
@@ -316,7 +317,7 @@ class WorldModelReward(AgentCallback):
             judgements = batch.of(turn)
             audit = self.audit
             origin = {
-                "policy_version": trajectory.policy_version,
+                "policy_version": turn.policy_version,
                 "environment": trajectory.environment,
                 "seed": trajectory.seed,
                 "group": trajectory.group_id,
@@ -345,9 +346,9 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _check_environment(data: Any) -> str:
+def _check_environment(collector: Collector) -> str:
     """The training environment's system prompt, if its replies make claims that can be judged."""
-    system_prompt, format, state = data.collector.pools[TRAIN].ask(opening)
+    system_prompt, format, state = collector.pools[TRAIN].ask(opening)
     if not format.claims:
         raise ConfigError(
             f"WorldModelReward is set, but replies in {type(format).__name__} say nothing about "

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser
 
-from vagentrl.callbacks import AgentCallback
 from vagentrl.cli.memory import Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.trainer_checks import check_trainer
 
 
 class _CheckCLI(VagentCLI):
@@ -40,11 +40,12 @@ def run_check(args: Sequence[str]) -> None:
     cli = _CheckCLI(args, run=False)
     agent: AgentModule = cli.model  # pyright: ignore
     agent.policy_name = cli.config.model_config or agent.policy_name
-    for callback in cli.trainer.callbacks:  # pyright: ignore
-        if isinstance(callback, AgentCallback) and not isinstance(callback, ProgressBar):
-            callback.setup(cli.trainer, agent, "fit")
     agent.trainer = cli.trainer
-    agent.setup("fit")
+    cli.trainer.strategy.connect(agent)
+    for callback in agent.hooks.callbacks:
+        if not isinstance(callback, ProgressBar):
+            callback.setup(cli.trainer, agent, "fit")
+    check_trainer(cli.trainer, "fit")
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())

@@ -202,7 +202,7 @@ def _last_logprobs(
 ) -> torch.Tensor:
     conversation = Conversation(renderer, FullHistory(), "You are shown two pictures.")
     conversation.ask(Observation(f"{IMAGE_PLACEHOLDER} One.", images[:1]))
-    conversation.reply(renderer.encode_text("Seen."), "length")
+    conversation.reply(renderer.encode_text("Seen."))
     conversation.ask(Observation(f"{IMAGE_PLACEHOLDER} Two.", images[1:]))
     ids = torch.tensor([conversation.ids])
     inputs: dict[str, Any] = renderer.encode_images(conversation.images).model_inputs()

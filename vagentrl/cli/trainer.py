@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import Callback, Trainer
-from lightning.fabric.plugins import CheckpointIO
+from lightning import Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from vagentrl.callbacks import EngineAgreement, EvaluateAtEnds, IterationProgress, RunSummary
 from vagentrl.cli.parser import Parser
 from vagentrl.cli.startup import load_plugins, silence_noise
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
-from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
+from vagentrl.modules.trainer_checks import check_asked
+from vagentrl.trainer import (
+    TRAINER_DEFAULTS,
+    refused_by_lightning,
+    with_default_callbacks,
+    with_default_plugins,
+)
 
 
 class VagentCLI(LightningCLI):
@@ -37,16 +40,11 @@ class VagentCLI(LightningCLI):
             auto_configure_optimizers=False,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={
-                "default_root_dir": "runs",
+                **TRAINER_DEFAULTS,
                 "logger": {
                     "class_path": "lightning.pytorch.loggers.TensorBoardLogger",
                     "init_args": {"save_dir": "runs", "default_hp_metric": False},
                 },
-                "reload_dataloaders_every_n_epochs": 1,
-                "num_sanity_val_steps": 0,
-                "use_distributed_sampler": False,
-                "log_every_n_steps": 1,
-                "enable_model_summary": False,
             },
             parser_class=Parser,
             load_from_checkpoint_support=False,
@@ -69,14 +67,15 @@ class VagentCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Adds what every run wants, unless the configuration brings its own."""
         given = self._get(self.config_init, "trainer")
-        callbacks = _with_default_callbacks(
-            _as_list(given["callbacks"]), given["enable_progress_bar"] is not False
+        check_asked(given)
+        callbacks = with_default_callbacks(
+            given["callbacks"], progress_bar=given["enable_progress_bar"] is not False
         )
-        plugins = _with_default_plugins(_as_list(given["plugins"]))
+        plugins = with_default_plugins(given["plugins"])
         try:
             return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
         except (MisconfigurationException, ValueError) as error:
-            raise ConfigError(f"Lightning's trainer refuses its settings: {error}") from error
+            raise refused_by_lightning(error) from error
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let a checkpoint's settings overrule the YAML and the command line."""
@@ -95,23 +94,3 @@ class VagentCLI(LightningCLI):
 def run_trainer(args: Sequence[str]) -> None:
     """``vagentrl fit|validate|test``."""
     VagentCLI(args)
-
-
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _with_default_callbacks(given: list[Callback], progress_bar: bool) -> list[Callback]:
-    """What is given, and what every run wants; a kind that is given is not added again."""
-    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), RunSummary()]
-    if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
-        wanted.insert(0, IterationProgress())
-    kinds = {type(callback) for callback in given}
-    return given + [callback for callback in wanted if type(callback) not in kinds]
-
-
-def _with_default_plugins(given: list[Any]) -> list[Any]:
-    saves = any(isinstance(plugin, CheckpointIO) for plugin in given)
-    return given if saves else [*given, AtomicCheckpointIO()]

@@ -27,7 +27,7 @@ from vagentrl.cli.parser import Parser
 from vagentrl.cli.startup import load_plugins, silence_noise
 from vagentrl.contexts import FullHistory
 from vagentrl.datamodule import RolloutDataModule
-from vagentrl.environment import ActionEnvironment, Environment, held_out_seed, train_seed
+from vagentrl.environment import ActionEnvironment, Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.hints import HintedEnvironment
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
@@ -154,16 +154,15 @@ def to_trajectory(
     """Demonstration as a trajectory, cut where the context is full."""
     turns: list[Turn] = []
     conversation = Conversation(renderer, FullHistory(), demonstration.system_prompt)
-    stop_id = min(renderer.stop_ids)
     for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
         prompt = conversation.ask(observation)
-        reply_ids = (*renderer.encode_text(text), stop_id)
-        conversation.reply(reply_ids, "stop")
+        reply_ids = (*renderer.encode_text(text), renderer.end_of_turn)
+        conversation.reply(reply_ids)
         if len(conversation.ids) + 1 > context_length:
             break
         zeros = (0.0,) * len(reply_ids)
         turns.append(Turn(observation, prompt, reply_ids, zeros, Reply(text), 0.0, "stop"))
-    return Trajectory("demonstration", 0, 0, -1, tuple(turns), "terminated")
+    return Trajectory("demonstration", 0, 0, tuple(turns), "terminated")
 
 
 class _Demonstrations(IterableDataset[RolloutBatch]):
@@ -192,7 +191,9 @@ class _Demonstrations(IterableDataset[RolloutBatch]):
         while True:
             batch = [
                 to_trajectory(
-                    demonstrate(environment, self.demonstrator, train_seed(int(seed)), self.turns),
+                    demonstrate(
+                        environment, self.demonstrator, seed_of("train", int(seed)), self.turns
+                    ),
                     self.renderer,
                     self.context_length,
                 )
@@ -316,7 +317,7 @@ def warmstart(
             policy.save_pretrained(folder)
             if stage.until is None or success_in_training(env, folder) <= stage.until:
                 break
-    scores = evaluate(env, folder, [held_out_seed(index) for index in range(eval_episodes)])
+    scores = evaluate(env, folder, [seed_of("validation", index) for index in range(eval_episodes)])
     parameters = sum(parameter.numel() for parameter in policy.parameters())
     settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
@@ -381,7 +382,7 @@ def evaluate(
 
 def success_in_training(env: Callable[[], Environment], folder: Path) -> float:
     """Success rate on seeds that training may draw: held-out ones are kept for the score."""
-    seeds = [train_seed(index) for index in range(256)]
+    seeds = [seed_of("train", index) for index in range(256)]
     return evaluate(env, folder, seeds)["success_rate"]
 
 
@@ -442,7 +443,7 @@ states are described, is the share of turns in which the whole of it was describ
 def _texts(environment: Environment, demonstrator: Demonstrator, episodes: int) -> Iterator[str]:
     """What the model will read and write, as the tokenizer will see it."""
     for index in range(episodes):
-        demonstration = demonstrate(environment, demonstrator, train_seed(index))
+        demonstration = demonstrate(environment, demonstrator, seed_of("train", index))
         yield f"system\n{demonstration.system_prompt}"
         for observation, reply in zip(
             demonstration.observations, demonstration.replies, strict=True

@@ -69,15 +69,18 @@ class Generation:
     """A sampled reply.
 
     Attributes:
-        reply_ids: Its tokens, at least one; the stop token is the last of them, if there is one.
-        logprobs: The natural logarithm of each token's probability, under the tempered but not
-            truncated (top-p, top-k) distribution.
-        finish: ``stop`` when a stop token ended it, ``length`` when the limit did.
+        reply_ids: The sampled tokens, at least one, a stop token included.
+        logprobs: Log-probs of `reply_ids`, natural logarithms, under the tempered but not truncated
+            (top-p, top-k) distribution.
+        finish: ``stop`` when the model ended the reply, ``length`` when the token limit did.
+        policy_version: Version of the weights that sampled the reply. An engine that takes new
+            weights in mid-reply gives the oldest.
     """
 
     reply_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Finish
+    policy_version: int
 
 
 @dataclass(frozen=True)

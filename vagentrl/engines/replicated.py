@@ -20,6 +20,7 @@ from torch import nn
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary
 from vagentrl.engines.transformers import TransformersEngine
 from vagentrl.errors import ConfigError, EngineDead, EngineError
+from vagentrl.models.head import head_dtype_of, set_head_dtype
 from vagentrl.models.load import freeze_vision_tower
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class _Policy(NamedTuple):
 
     def build(self) -> PreTrainedModel:
         policy: Any = self.kind(self.config)
+        if (head_dtype := head_dtype_of(self.config)) is not None:
+            set_head_dtype(policy, head_dtype)
         if self.adapter is not None:
             policy.add_adapter(self.adapter)
         policy.load_state_dict(self.weights, assign=True)

@@ -58,7 +58,7 @@ class ScriptedEngine(Engine):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self.requests.append(request)
-        line = self._line(request)
+        line, version = self._line(request), self.policy_version
         await asyncio.sleep(self._delay_s(request) if callable(self._delay_s) else self._delay_s)
         if isinstance(line, Exception):
             raise EngineError(f"the script fails here: {line}") from line
@@ -66,7 +66,7 @@ class ScriptedEngine(Engine):
         ids = ids[: request.sampling.max_tokens]
         self.sampled_tokens += len(ids)
         finish = "stop" if ids and ids[-1] in self._vocabulary.stop_ids else "length"
-        return Generation(ids, (self._logprob,) * len(ids), finish)
+        return Generation(ids, (self._logprob,) * len(ids), finish, version)
 
     def release(self, session: int) -> None:
         self.released.append(session)

@@ -35,20 +35,23 @@ class _Row:
     """A reply in the making.
 
     Attributes:
-        limit: Tokens it may have.
-        draws: The randomness of each of them.
+        limit: Most tokens that the reply may have.
+        draws: The random number that decides each token.
+        policy_version: Version of the weights that sample the reply.
     """
 
     request: GenerationRequest
     answer: asyncio.Future[Generation]
     limit: int
     draws: list[float]
+    policy_version: int
     reply: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def finish(self, why: Finish) -> None:
         if not self.answer.done():
-            self.answer.set_result(Generation(tuple(self.reply), tuple(self.logprobs), why))
+            reply, logprobs = tuple(self.reply), tuple(self.logprobs)
+            self.answer.set_result(Generation(reply, logprobs, why, self.policy_version))
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -125,7 +128,8 @@ class TransformersEngine(Engine):
         room = self._vocabulary.context_length - len(request.prompt_ids)
         limit = min(request.sampling.max_tokens, room)
         answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Row(request, answer, limit, uniforms(request.seed, limit)))
+        draws = uniforms(request.seed, limit)
+        self._waiting.append(_Row(request, answer, limit, draws, self.policy_version))
         if self._pump is None or self._pump.done():
             self._pump = asyncio.create_task(self._run())
         return await answer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vagentrl.environment import Environment, is_held_out
+from vagentrl.environment import Environment, split_of
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
 from vagentrl.hints.schedule import Schedule, check_share, share_at
@@ -148,7 +148,7 @@ class HintedEnvironment(Environment):
         turns that it decides.
         """
         self._failed = False
-        if is_held_out(self._seeds[0]) and not self.hint_held_out:
+        if split_of(self._seeds[0]) != "train" and not self.hint_held_out:
             return None
         rng = np.random.default_rng((_STREAM, *self._seeds, self._turn, 1))
         hinted, explored = rng.random(2)
@@ -185,6 +185,9 @@ class HintedEnvironment(Environment):
 
     def state(self) -> State | None:
         return self.environment.state()
+
+    def initial_state(self, seed: int) -> Hashable | None:
+        return self.environment.initial_state(seed)  # which asks for no hint
 
     def rubric(self) -> str:
         return self.environment.rubric()

@@ -9,19 +9,20 @@ from vagentrl.losses.aggregation import (
 from vagentrl.losses.agreement import agreement
 from vagentrl.losses.cispo import CISPO, cispo
 from vagentrl.losses.gspo import GSPO, gspo, sequence_ratio
-from vagentrl.losses.importance import TruncatedImportance, importance_ratio
+from vagentrl.losses.importance import ImportanceMask, TruncatedImportance, importance_ratio
 from vagentrl.losses.kl import KLKind, kl_estimate
 from vagentrl.losses.policy import PolicyLoss, approximate_kl
 from vagentrl.losses.ppo import PPOClip, clip_fraction, ppo_clip
 from vagentrl.losses.ratio import masked_mean, probability_ratio
 from vagentrl.losses.reinforce import Reinforce, reinforce
-from vagentrl.losses.value import value_loss
+from vagentrl.losses.value import explained_variance, value_loss
 
 __all__ = [
     "CISPO",
     "GSPO",
     "Aggregation",
     "AggregationMode",
+    "ImportanceMask",
     "KLKind",
     "PPOClip",
     "PolicyLoss",
@@ -32,6 +33,7 @@ __all__ = [
     "approximate_kl",
     "cispo",
     "clip_fraction",
+    "explained_variance",
     "gspo",
     "importance_ratio",
     "kl_estimate",

@@ -1,27 +1,27 @@
 """How much each token counts in the loss of a minibatch."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vagentrl.errors import ConfigError
+from vagentrl.losses.sequences import sequence_sum, trajectory_sum
 
-AggregationMode = Literal["token_mean", "trajectory_mean", "constant_length"]
+AggregationMode = Literal["token_mean", "turn_mean", "trajectory_mean", "constant_length"]
 
 
 def trajectory_lengths(
     action_mask: Bool[Tensor, "B T"], trajectory_ids: Int[Tensor, " B"]
 ) -> Int[Tensor, " B"]:
-    """For each row, the sampled tokens of its trajectory in all rows together."""
-    _, trajectory_of = trajectory_ids.unique(return_inverse=True)
-    row_lengths = action_mask.sum(1)
-    return torch.zeros_like(row_lengths).index_add(0, trajectory_of, row_lengths)[trajectory_of]
+    """For each row, the number of sampled tokens in all rows of its trajectory."""
+    return trajectory_sum(action_mask.sum(1), trajectory_ids)
 
 
 def aggregation_weights(
     action_mask: Bool[Tensor, "B T"],
+    turn_ids: Int[Tensor, "B T"],
     trajectory_ids: Int[Tensor, " B"],
     mode: AggregationMode,
     *,
@@ -30,42 +30,53 @@ def aggregation_weights(
 ) -> Float[Tensor, "B T"]:
     """Weights such that the minibatch's loss is ``(weights * per_token_loss).sum()``.
 
-    - ``token_mean``: every token counts the same.
-    - ``trajectory_mean``: the mean over trajectories of each one's token mean (RAGEN eq. 4),
-      however many rows of the minibatch a trajectory owns.
+    - ``token_mean``: the mean over all sampled tokens.
+    - ``turn_mean``: the mean over turns of each turn's token mean. Long replies count no more than
+      short ones, and an episode counts in proportion to its turns.
+    - ``trajectory_mean``: the mean over trajectories of each trajectory's token mean (RAGEN eq. 4),
+      however many rows of the minibatch belong to a trajectory.
     - ``constant_length``: the sum over tokens, divided by the number of trajectories and by a
-      length that does not depend on them, so that long replies are not favoured (Dr.GRPO: arXiv
-      2503.20783).
+      constant length, so that long replies are not favoured (Dr.GRPO, arXiv 2503.20783).
 
-    Compute them once for the whole minibatch and split them along with it: the denominators are
-    counted before the split, so the losses and gradients of micro-batches add up to exactly the
-    minibatch's. A trajectory without a sampled token (padding rows) is not counted.
+    Compute the weights once for a whole minibatch and split them with it. The denominators are
+    then those of the minibatch, and the losses and gradients of its micro-batches add up to its
+    own. Trajectories without a sampled token (padding rows) are not counted.
 
-    ``lengths`` are the ``trajectory_lengths`` in the whole batch, for minibatches that hold some
-    rows of a trajectory: the part of it that is here then counts as that part. Without them it
-    counts as a whole one, and a trajectory as often as there are minibatches that hold some of it.
+    Args:
+        action_mask: True on sampled tokens.
+        turn_ids: Number of the turn that sampled the token; a turn never spans two rows.
+        trajectory_ids: Trajectory of each row.
+        mode: See above.
+        constant_length: The length to divide by in mode ``constant_length``.
+        lengths: The ``trajectory_lengths`` in the whole batch, for minibatches that hold only some
+            rows of a trajectory. These rows then count as their share of the trajectory. Without
+            ``lengths`` they count as a whole trajectory in each such minibatch.
     """
     _check(mode, constant_length)
+    sampled = action_mask.to(torch.get_default_dtype())
     row_lengths = action_mask.sum(1)
     if lengths is None:
         lengths = trajectory_lengths(action_mask, trajectory_ids)
     trajectories = (row_lengths / lengths.clamp(min=1)).sum()
     if constant_length is not None:
-        denominators = (trajectories * constant_length).expand(len(action_mask))
+        denominators = trajectories * constant_length
     elif mode == "trajectory_mean":
-        denominators = trajectories * lengths
+        denominators = (trajectories * lengths)[:, None]
+    elif mode == "turn_mean":
+        turn_lengths = sequence_sum(sampled, action_mask, turn_ids, "turn").clamp(min=1)
+        denominators = turn_lengths * (sampled / turn_lengths).sum()
     else:
-        denominators = row_lengths.sum().expand(len(action_mask))
-    return action_mask.to(torch.get_default_dtype()) / denominators.clamp(min=1e-9)[:, None]
+        denominators = row_lengths.sum()
+    return sampled / denominators.clamp(min=1e-9)
 
 
 class Aggregation:
     """How the losses of tokens become the loss of a minibatch.
 
     Args:
-        mode: ``token_mean``, ``trajectory_mean`` or ``constant_length``.
-        constant_length: Tokens to divide by in mode ``constant_length``, for instance the most
-            that a trajectory may have; only there.
+        mode: ``token_mean``, ``turn_mean``, ``trajectory_mean`` or ``constant_length``.
+        constant_length: Number of tokens to divide by in mode ``constant_length``, for instance
+            the most that a trajectory may have. Other modes do not take it.
     """
 
     def __init__(
@@ -76,11 +87,16 @@ class Aggregation:
         self.constant_length = constant_length
 
     def __call__(
-        self, action_mask: Tensor, trajectory_ids: Tensor, lengths: Tensor | None = None
+        self,
+        action_mask: Tensor,
+        turn_ids: Tensor,
+        trajectory_ids: Tensor,
+        lengths: Tensor | None = None,
     ) -> Tensor:
         """``(B, T)`` weights of a minibatch; see ``aggregation_weights``."""
         return aggregation_weights(
             action_mask,
+            turn_ids,
             trajectory_ids,
             self.mode,
             constant_length=self.constant_length,
@@ -89,10 +105,8 @@ class Aggregation:
 
 
 def _check(mode: AggregationMode, constant_length: int | None) -> None:
-    if mode not in ("token_mean", "trajectory_mean", "constant_length"):
-        raise ConfigError(
-            f"mode is {mode!r}; choose 'token_mean', 'trajectory_mean' or 'constant_length'"
-        )
+    if mode not in get_args(AggregationMode):
+        raise ConfigError(f"mode is {mode!r}; choose one of {', '.join(get_args(AggregationMode))}")
     if mode == "constant_length" and (constant_length is None or constant_length < 1):
         raise ConfigError(
             f"mode is 'constant_length' but constant_length is {constant_length}; "

@@ -23,8 +23,9 @@ def sequence_ratio(
 ) -> Float[Tensor, "B T"]:
     """The geometric mean of a sequence's ratios, at each of its tokens (arXiv 2507.18071, eq. 7).
 
-    Its value is the sequence's, its gradient the token's own (eq. 14): the mean over a sequence's
-    tokens then has the gradient of the sequence's ratio, and advantages may differ by token.
+    Each token has the value of its sequence's ratio and the gradient of its own log-prob (eq. 14).
+    The mean over a sequence's tokens then has the gradient of the sequence's ratio, and advantages
+    may differ between tokens.
     """
     logs = (logprobs - old_logprobs).detach()
     lengths = sequence_sum(torch.ones_like(logs), action_mask, turn_ids, sequence)
@@ -45,21 +46,25 @@ def gspo(
 ) -> Float[Tensor, "B T"]:
     """GSPO with advantages per token (arXiv 2507.18071, eq. 13) as a loss per token.
 
-    A sequence is a turn, or all that was sampled in a row. Off the action mask it means nothing.
+    A sequence is a turn, or all sampled tokens of a row. The loss is meaningless off the action
+    mask.
     """
     ratio = sequence_ratio(logprobs, old_logprobs, action_mask, turn_ids, sequence=sequence)
     return clipped_loss(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
 
 
 class GSPO(PolicyLoss):
-    """PPO's clip on the length-normalised ratio of a whole reply.
+    """PPO's clip on the length-normalised ratio of a whole turn or row.
+
+    With turns for sequences, the aggregation ``turn_mean`` lets each sequence count the same, as in
+    the paper (eq. 5).
 
     Args:
         clip_low: How far below 1 the ratio may fall before the gradient stops. A mean over tokens
             moves far less than one token: the published range is a thousandth of PPO's.
-        clip_high: How far above 1 it may rise; at least ``clip_low``.
-        sequence: What shares a ratio: a ``turn``, or all sampled tokens of a ``row``.
-        importance: Correct for what sampled being another policy than the one that is scored.
+        clip_high: How far above 1 the ratio may rise; at least ``clip_low``.
+        sequence: The tokens that share a ratio: those of a ``turn``, or all of a ``row``.
+        importance: Off-policy correction: weights and masks of what another policy sampled.
     """
 
     def __init__(

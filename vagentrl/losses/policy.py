@@ -1,4 +1,4 @@
-"""What every policy loss is; ``aggregation`` weighs the tokens against each other."""
+"""The base class of policy losses; ``aggregation`` weighs the tokens against each other."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vagentrl.contracts import check_finite, check_tensor
-from vagentrl.errors import ConfigError, PartError
+from vagentrl.errors import ConfigError, PartError, ShapeError
 from vagentrl.losses.importance import TruncatedImportance
 from vagentrl.losses.kl import kl_estimate
 from vagentrl.losses.ratio import masked_mean
@@ -20,11 +20,11 @@ class PolicyLoss(ABC):
     adds them up.
 
     Args:
-        importance: Correct for what sampled being another policy than the one that is scored.
+        importance: Off-policy correction: weights and masks of what another policy sampled.
     """
 
     reusable = True
-    """Whether a batch is good for several updates: the loss allows for a policy that has moved."""
+    """Whether several updates may be made on a batch: the loss allows for a policy that moved."""
     importance: TruncatedImportance | None = None
 
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
@@ -44,19 +44,34 @@ class PolicyLoss(ABC):
         """
 
     def __call__(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """The loss ``(B, T)`` that the subclass gives, checked and weighed by `importance`."""
-        answer = self.per_token(logprobs, batch)
+        """The loss ``(B, T)`` that the subclass gives, checked and weighed by ``importance``.
+
+        Raises:
+            PartError: When ``per_token`` returned what cannot be used.
+            ShapeError: When ``importance`` is set, but the batch has no importance weights.
+        """
+        loss = self._checked(logprobs, self.per_token(logprobs, batch))
+        if self.importance is None:
+            return loss
+        if batch.scores.importance is None:
+            raise ShapeError(
+                f"{type(self).__name__} has importance set, but Scores.importance is None; compute "
+                "it with importance.weights for the whole batch, as AgentModule.assess does"
+            )
+        return loss * batch.scores.importance
+
+    def _checked(self, logprobs: Tensor, answer: object) -> Tensor:
         loss = check_tensor(self, "per_token", answer, "(B, T)", logprobs.shape, logprobs.device)
+        name = f"{type(self).__name__}.per_token"
         if logprobs.requires_grad and not loss.requires_grad:
             raise PartError(
-                f"{type(self).__name__}.per_token returned a loss without a gradient; compute it "
-                "from `logprobs`, and detach only what must not learn"
+                f"{name} returned a loss without a gradient; compute it from `logprobs`, and "
+                "detach only what must not learn"
             )
         # Elsewhere it would wait for the device; a gradient that is not finite shows there too.
         if loss.device.type == "cpu" and logprobs.isfinite().all():
-            name = f"{type(self).__name__}.per_token"
             check_finite(name, loss, "it must be finite off the action mask too: mask it first")
-        return loss if self.importance is None else loss * self.importance.weights(batch)
+        return loss
 
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         """Scalar tensors to log under ``train/``, by name; called without gradient."""

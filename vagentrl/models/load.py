@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
+    from vagentrl.models.head import HeadDtype
     from vagentrl.models.lora import LoRA
 
 SHIPPED = {
@@ -79,10 +80,23 @@ def context_length(config: PretrainedConfig) -> int:
     return int(config.get_text_config().max_position_embeddings)
 
 
+def generation_end_ids(model: str) -> frozenset[int]:
+    """Tokens at which a checkpoint's ``generation_config.json`` ends a reply; none without one."""
+    from transformers import GenerationConfig
+
+    try:
+        config = GenerationConfig.from_pretrained(checkpoint_path(model))
+    except OSError:  # not every checkpoint has one
+        return frozenset()
+    ends: int | list[int] | None = config.eos_token_id
+    return frozenset([ends] if isinstance(ends, int) else ends or [])
+
+
 def load_model(
     model: str,
     *,
     dtype: torch.dtype | None = None,
+    head_dtype: HeadDtype | None = None,
     gradient_checkpointing: bool = False,
     freeze_vision: bool = False,
     lora: LoRA | None = None,
@@ -93,6 +107,8 @@ def load_model(
     Args:
         model: See `checkpoint_path`.
         dtype: Type of the weights; None keeps the checkpoint's.
+        head_dtype: Type in which the language-model head computes; None: as the checkpoint's
+            configuration says, or else the type of the weights.
         gradient_checkpointing: Trade compute for memory in the backward pass.
         freeze_vision: Keep the vision tower as it is: cheaper, and what the model sees stays put.
             Only where there is one.
@@ -103,6 +119,7 @@ def load_model(
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    from vagentrl.models.head import head_dtype_of, set_head_dtype
     from vagentrl.models.lora import add_adapter
 
     config = load_config(model)
@@ -116,6 +133,8 @@ def load_model(
             policy = auto.from_pretrained(checkpoint_path(model), dtype=dtype or "auto")
         except (OSError, ValueError) as error:
             raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
+    if (head_dtype := head_dtype or head_dtype_of(config)) is not None:
+        set_head_dtype(policy, head_dtype)
     if freeze_vision:
         if not reads_images(config):
             raise ConfigError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vagentrl.errors import ConfigError
 
@@ -64,15 +64,38 @@ def has_adapter(model: PreTrainedModel) -> bool:
     return model._hf_peft_config_loaded
 
 
-def save_adapter(model: PreTrainedModel, folder: str) -> None:
-    """Write a model's adapter as PEFT would; ``save_pretrained`` writes on the first rank alone."""
+def save_adapter(model: PreTrainedModel, folder: str, base: str | None = None) -> None:
+    """Write a model's adapter as PEFT would; ``save_pretrained`` writes on the first rank alone.
+
+    Args:
+        model: The model.
+        folder: Where to write.
+        base: Name of the model without its adapter, for the adapter's configuration.
+    """
     from safetensors.torch import save_file
 
     [name] = model.active_adapters()
-    model.peft_config[name].save_pretrained(folder)
+    config: Any = model.peft_config[name]
+    if base is not None:
+        config = replace(config, base_model_name_or_path=base)
+    config.save_pretrained(folder)
     weights = model.get_adapter_state_dict(name)
     named = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
     save_file(named, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def merge_adapter(model: PreTrainedModel) -> None:
+    """Add a model's adapter to its weights, and take it off: the model is a plain one again."""
+    from peft.tuners.lora import LoraLayer
+
+    adapted = [
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
+    ]
+    for name, layer in adapted:
+        layer.merge()
+        model.set_submodule(name, layer.get_base_layer())
+    del model.peft_config
+    model._hf_peft_config_loaded = False
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 import torch
 from lightning import LightningModule
@@ -18,26 +18,35 @@ from transformers import PreTrainedModel
 
 from vagentrl import ranks
 from vagentrl.advantages import AdvantageEstimator
-from vagentrl.callbacks.base import AgentCallback
-from vagentrl.callbacks.critic_warmup import Warmup
-from vagentrl.contracts import check_rollout, check_term
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.losses import Aggregation, PolicyLoss, PPOClip, masked_mean, value_loss
+from vagentrl.losses import (
+    Aggregation,
+    PolicyLoss,
+    PPOClip,
+    explained_variance,
+    masked_mean,
+    value_loss,
+)
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
 from vagentrl.modules.actor import ActorModule
+from vagentrl.modules.callback import CallbackHooks
 from vagentrl.modules.checks import (
     check_at_least_0,
+    check_choice,
     check_finite,
     check_fits,
+    check_kind,
     check_resumable,
-    check_trainer,
     half_precision,
 )
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
+from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.modules.trainer_checks import check_data, check_trainer
+from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 log = logging.getLogger(__name__)
@@ -61,6 +70,8 @@ class AgentModule(LightningModule):
         entropy_coef: Weight of the entropy bonus.
         optimizer: Learning rates and the like.
         dtype: Type of the weights.
+        head_dtype: Type in which the policy's language-model head computes, for trainer and
+            sampler alike; None: as the model.
         gradient_checkpointing: Trade compute for memory.
         freeze_vision: Do not train the vision towers of actor and critic.
         lora: Train adapters of actor and critic in place of their weights. The reference is then
@@ -84,6 +95,7 @@ class AgentModule(LightningModule):
         entropy_coef: float = 0.001,
         optimizer: AdamW = AdamW(),  # noqa: B008 (frozen)
         dtype: Literal["float32", "bfloat16"] = "float32",
+        head_dtype: Literal["float32", "bfloat16"] | None = None,
         gradient_checkpointing: bool = False,
         freeze_vision: bool = False,
         lora: LoRA | None = None,
@@ -100,18 +112,32 @@ class AgentModule(LightningModule):
         self.entropy_coef = entropy_coef
         self.optimizer_settings = optimizer
         self.dtype_name = dtype
+        self.head_dtype: Literal["float32", "bfloat16"] | None = head_dtype
         self.gradient_checkpointing = gradient_checkpointing
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
-        self.iteration = 0  # those whose update is done
+        self.iteration = 0  # completed iterations
+        self.first_iteration = 0  # the first of this trainer: another may have trained before
         self.warmup = Warmup()
+        self.hooks = CallbackHooks(self)
         self.needs_reference = False
         self._skipped = 0  # steps in a row
         self._check_settings()
 
     def _check_settings(self) -> None:
         """Raise on settings that cannot work."""
+        for name, part, kind in (
+            ("policy", self.policy_name, str),
+            ("advantage", self.advantage, AdvantageEstimator),
+            ("policy_loss", self.policy_loss, PolicyLoss),
+            ("aggregation", self.aggregation, Aggregation),
+            ("optimizer", self.optimizer_settings, AdamW),
+            ("lora", self.lora or LoRA(), LoRA),
+        ):
+            check_kind(f"model.{name}", part, kind)
+        check_choice("model.critic", self.critic_kind, ("own", "shared"))
+        check_choice("model.dtype", self.dtype_name, ("float32", "bfloat16"))
         check_at_least_0("value_coef", self.value_coef)
         check_at_least_0("entropy_coef", self.entropy_coef)
         if self.value_clip is not None and not self.value_clip > 0:
@@ -125,17 +151,21 @@ class AgentModule(LightningModule):
             )
 
     def setup(self, stage: str) -> None:
-        if stage == "fit":
-            check_trainer(self.trainer, self.optimizer_settings.final_lr_scale)
+        check_data(self.trainer)
+        check_trainer(self.trainer, stage)
+        progress: Any = self.trainer.fit_loop.epoch_progress
+        self.first_iteration = self.iteration - progress.current.processed
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
             deepspeed.prepare(self.trainer, self.trainer.strategy)
 
     # ------------------------------------------------------------------------------- the models
 
     def configure_model(self) -> None:
-        if hasattr(self, "actor"):
-            return
-        self.build(self.trainer.datamodule.renderer.banned_ids)  # pyright: ignore
+        banned_ids = rollouts_of(self.trainer).renderer.banned_ids
+        if not hasattr(self, "actor"):
+            self.build(banned_ids)
+        elif self.needs_reference and self.reference is None:  # none was needed before
+            self.reference = self._build_reference(banned_ids)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
         """Make the models.
@@ -144,28 +174,38 @@ class AgentModule(LightningModule):
             banned_ids: Tokens that the engine never samples.
             meta: Build them on the meta device, without weights.
         """
-        load = partial(
-            load_model,
+        policy = self._load(meta=meta)
+        self.actor = ActorModule(policy, banned_ids)
+        self.critic = None
+        if self.advantage.needs_critic:
+            backbone = (
+                cast(PreTrainedModel, self._load(meta=meta).base_model)
+                if self.critic_kind == "own"
+                else None
+            )
+            self.critic = CriticModule(policy, backbone)
+        self.reference = None
+        if self.needs_reference:
+            self.reference = self._build_reference(banned_ids, meta=meta)
+
+    def _build_reference(
+        self, banned_ids: frozenset[int], *, meta: bool = False
+    ) -> ReferenceModule | ActorWithoutAdapter:
+        if self.lora is not None:
+            return ActorWithoutAdapter(self.actor)
+        return ReferenceModule(self._load(meta=meta), banned_ids)
+
+    def _load(self, *, meta: bool) -> PreTrainedModel:
+        """The model to start from."""
+        return load_model(
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
+            head_dtype=self.head_dtype,
             gradient_checkpointing=self.gradient_checkpointing,
             freeze_vision=self.freeze_vision,
             lora=self.lora,
             meta=meta,
         )
-        policy = load()
-        self.actor = ActorModule(policy, banned_ids)
-        self.critic = None
-        if self.advantage.needs_critic:
-            backbone = (
-                cast(PreTrainedModel, load().base_model) if self.critic_kind == "own" else None
-            )
-            self.critic = CriticModule(policy, backbone)
-        self.reference = None
-        if self.needs_reference and self.lora is None:
-            self.reference = ReferenceModule(load(), banned_ids)
-        elif self.needs_reference:
-            self.reference = ActorWithoutAdapter(self.actor)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         half = half_precision(self)
@@ -180,17 +220,18 @@ class AgentModule(LightningModule):
         return self.optimizer_settings.build({"actor": self.actor, **critic})
 
     @property
-    def actor_is_training(self) -> bool:
-        """Whether this iteration changes the actor; CriticWarmup holds it off."""
-        return self.iteration >= self.warmup.rounds
+    def current(self) -> Iteration:
+        """The iteration that is under way: who learns in it, and from what."""
+        return self.warmup.iteration(self.iteration)
 
-    def agent_callbacks(self) -> Iterator[AgentCallback]:
-        """The trainer's callbacks that take part in an iteration."""
-        return (c for c in self.trainer.callbacks if isinstance(c, AgentCallback))  # pyright: ignore
+    @property
+    def total_iterations(self) -> int:
+        """Iterations that will be completed when the trainer's ``max_epochs`` are over."""
+        return self.first_iteration + (self.trainer.max_epochs or 0)
 
     def record(self, name: str, value: float) -> None:
         """Add a number to what is logged about this iteration's collection."""
-        self.trainer.datamodule.report[name] = value  # pyright: ignore
+        rollouts_of(self.trainer).report[name] = value
 
     # --------------------------------------------------------------------------------- scoring
 
@@ -209,16 +250,16 @@ class AgentModule(LightningModule):
                 scores = self.score(rollout)
             else:
                 scores = replace(earlier, values=self.score_values(rollout))
-        for callback in self.agent_callbacks():
-            rollout = check_rollout(callback, callback.on_scores(self, rollout, scores), rollout)
+        rollout = self.hooks.on_scores(rollout, scores)
         credit = self.advantage(rollout, scores)
-        if self.policy_loss.importance is not None:
-            for name, value in self.policy_loss.importance.metrics(rollout, scores).items():
+        if (importance := self.policy_loss.importance) is not None:
+            counts = self.aggregation(rollout.action_mask, rollout.turn_ids, rollout.trajectory_ids)
+            scores = replace(scores, importance=importance.weights(rollout, scores, counts))
+            for name, value in importance.metrics(rollout, scores).items():
                 self.record(f"train/{name}", float(value))
         if scores.values is not None and credit.returns is not None:
-            seen = rollout.action_mask
-            error = (credit.returns - scores.values)[seen].var()
-            self.record("rollout/explained_variance", float(1 - error / credit.returns[seen].var()))
+            explained = explained_variance(scores.values, credit.returns, rollout.action_mask)
+            self.record("rollout/explained_variance", explained)
         return rollout, scores, credit
 
     def score(self, rollout: RolloutBatch) -> Scores:
@@ -278,7 +319,7 @@ class AgentModule(LightningModule):
         minibatch's."""
         loss = batch.weights.new_zeros(())
         states = None
-        if self.actor_is_training:
+        if self.current.actor_learns:
             states = self.actor.states(batch.rollout)
             loss = loss + self._policy_loss(states, batch)
         if self.critic is not None:
@@ -295,7 +336,9 @@ class AgentModule(LightningModule):
 
         DeepSpeed wants the same ones on every rank, and steps wherever there is one.
         """
-        resting = self.actor.parameters() if self._deepspeed and not self.actor_is_training else ()
+        resting = (
+            self.actor.parameters() if self._deepspeed and not self.current.actor_learns else ()
+        )
         left_out = set(map(id, resting))
         learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
         return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
@@ -311,10 +354,8 @@ class AgentModule(LightningModule):
             metrics["entropy"] = masked_mean(entropy, mask)
         self._report(batch, metrics)
         per_token = per_token - self.entropy_coef * entropy
-        for callback in self.agent_callbacks():
-            term = callback.policy_loss_term(self, batch, logprobs)
-            if term is not None:
-                per_token = per_token + check_term(callback, term, like=logprobs)
+        for term in self.hooks.policy_loss_terms(batch, logprobs):
+            per_token = per_token + term
         return (batch.weights * per_token).sum()
 
     def _value_loss(self, states: Tensor | None, batch: TrainBatch) -> Tensor:
@@ -341,12 +382,13 @@ class AgentModule(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self._set_learning_rates()
-        self.log_dict(self.trainer.datamodule.report, on_epoch=True, batch_size=1)  # pyright: ignore
+        self.log_dict(rollouts_of(self.trainer).report, on_epoch=True, batch_size=1)
         self._update_started = time.perf_counter()
 
     def _set_learning_rates(self) -> None:
-        total = max(self.trainer.max_epochs or 1, 1)
-        rates = self.optimizer_settings.rates(self.iteration, self.warmup.rounds, total)
+        rates = self.optimizer_settings.rates(
+            self.iteration, self.warmup.rounds, self.total_iterations
+        )
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
             group["lr"] = rates[group["name"]]
@@ -365,7 +407,7 @@ class AgentModule(LightningModule):
         if self._deepspeed is not None:  # it does both by itself, with one norm
             return
         limit = gradient_clip_val or float("inf")
-        if not self.actor_is_training:  # not the 0 that DDP wants: AdamW's moments would move
+        if not self.current.actor_learns:  # not the 0 that DDP wants: AdamW's moments would move
             for weight in self.actor.parameters():
                 weight.grad = None
         norms = {
@@ -406,7 +448,7 @@ class AgentModule(LightningModule):
         engine = self._deepspeed
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
             self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
-            if not self.actor_is_training:
+            if not self.current.actor_learns:
                 deepspeed.rewind(self.optimizers(), "actor")
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
             seconds = time.perf_counter() - self._update_started
@@ -419,17 +461,18 @@ class AgentModule(LightningModule):
     # ------------------------------------------------------------------------------ evaluation
 
     def validation_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
-        environment, seeds = batch
-        started = time.perf_counter()
-        self.log_dict(
-            self.trainer.datamodule.evaluate(environment, seeds, self),  # pyright: ignore
-            batch_size=1,
-        )
-        seconds = time.perf_counter() - started
-        self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
+        self._evaluate(batch, "val")
 
     def test_step(self, batch: tuple[str, tuple[int, ...]], batch_idx: int) -> None:
-        self.validation_step(batch, batch_idx)
+        self._evaluate(batch, "test")
+
+    def _evaluate(self, batch: tuple[str, tuple[int, ...]], prefix: str) -> None:
+        environment, seeds = batch
+        started = time.perf_counter()
+        report = rollouts_of(self.trainer).evaluate(environment, seeds, self, prefix)
+        self.log_dict(report, batch_size=1)
+        seconds = time.perf_counter() - started
+        self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
         self.log("step", float(self.iteration))
@@ -439,9 +482,20 @@ class AgentModule(LightningModule):
 
     # ------------------------------------------------------------------------------ checkpoints
 
+    @classmethod
+    def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: `vagentrl.load_policy` makes a policy of a checkpoint."""
+        raise VagentError(
+            "AgentModule.load_from_checkpoint has no datamodule to build the module with; "
+            "vagentrl.load_policy(checkpoint) gives the policy, and trainer.fit(agent, data, "
+            "ckpt_path=checkpoint) goes on with the run"
+        )
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         check_finite(self)
         checkpoint["iteration"] = self.iteration
+        checkpoint["first_iteration"] = self.first_iteration
+        checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
         for name in self._as_loaded():
             del checkpoint["state_dict"][name]
 
@@ -449,6 +503,7 @@ class AgentModule(LightningModule):
         if self.trainer.state.fn == "fit":
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
+        self.first_iteration = checkpoint.get("first_iteration", 0)
         if "state_dict" in checkpoint:  # DeepSpeed keeps the weights to itself
             checkpoint["state_dict"] |= self._as_loaded()
             check_fits(checkpoint["state_dict"], self.state_dict())
@@ -463,3 +518,21 @@ class AgentModule(LightningModule):
             for name, weight in self.state_dict().items()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
+
+
+def agent_of(module: LightningModule | None) -> AgentModule:
+    """The agent that a trainer trains or evaluates.
+
+    Args:
+        module: What the trainer was given.
+
+    Raises:
+        ConfigError: When that is a module of another kind.
+    """
+    if not isinstance(module, AgentModule):
+        raise ConfigError(
+            f"the trainer's module is of type {type(module).__name__}, but a RolloutDataModule "
+            "plays the episodes of an agent; call trainer.fit(agent, datamodule=data) with a "
+            "vagentrl.AgentModule"
+        )
+    return module

@@ -46,9 +46,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             return super().load_checkpoint(path, *args, **kwargs)
-        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            why = str(error).strip().splitlines()[0]
-            raise VagentError(
-                f"{path} cannot be read as a checkpoint ({type(error).__name__}: {why}); give one "
-                "that ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
-            ) from error
+        except UNREADABLE as error:
+            raise unreadable(path, error) from error
+
+
+UNREADABLE = (OSError, EOFError, RuntimeError, UnpicklingError)
+"""What torch raises where a file is no checkpoint."""
+
+
+def unreadable(path: str | Path, error: Exception) -> VagentError:
+    """Torch's complaint about a checkpoint as an error of ours."""
+    why = str(error).strip().splitlines()[0]
+    return VagentError(
+        f"{path} cannot be read as a checkpoint ({type(error).__name__}: {why}); give one "
+        "that ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
+    )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from vagentrl.errors import ConfigError, VagentError
@@ -19,33 +17,29 @@ def check_at_least_0(name: str, value: float) -> None:
         raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
 
 
-def check_trainer(trainer: Trainer, final_lr_scale: float) -> None:
-    """Refuse what the trainer was asked for and would not do, or could not go on from."""
-    if trainer.accumulate_grad_batches != 1:
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Refuse a part of another type: the command line checks types, Python does not."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
         raise ConfigError(
-            f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, but it follows "
-            "from data.minibatch_size (rows in a step) and data.micro_batch_size (rows in a pass): "
-            "set these, and leave it out"
+            f"{name} is the class {value.__name__}; give an instance, such as {value.__name__}()"
         )
-    if trainer.gradient_clip_algorithm == "value":
+    raise ConfigError(f"{name} is {_short(value)}; it must be of type {kind.__name__}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Refuse a value that is none of those there are."""
+    if value not in choices:
         raise ConfigError(
-            "trainer.gradient_clip_algorithm is 'value', but gradients are clipped by their norm; "
-            "leave it out"
+            f"{name} is {_short(value)}; choose one of {', '.join(map(repr, choices))}"
         )
-    if final_lr_scale < 1 and trainer.max_epochs in (None, -1):
-        raise ConfigError(
-            f"model.optimizer.final_lr_scale is {final_lr_scale} and trainer.max_epochs "
-            f"{trainer.max_epochs}, so there is no last iteration to reach it at; set "
-            "trainer.max_epochs, or final_lr_scale to 1"
-        )
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and (
-            callback._every_n_train_steps or callback._train_time_interval is not None
-        ):
-            raise ConfigError(
-                "ModelCheckpoint.every_n_train_steps or train_time_interval is set, but a run "
-                "cannot go on from within an iteration; set every_n_epochs"
-            )
+
+
+def _short(value: object) -> str:
+    """A value as it is written; of a long one, only its type."""
+    written = repr(value)
+    return written if len(written) < 60 else f"of type {type(value).__name__}"
 
 
 def check_finite(module: nn.Module) -> None:
@@ -76,23 +70,27 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
 
 def check_fits(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Refuse the weights of other models."""
+    if said := differences(saved, own):
+        raise VagentError(
+            f"the checkpoint is of other models than the configuration: {said}. Set "
+            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
+            "without a critic as there"
+        )
+
+
+def differences(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """How saved weights differ from a model's in their names and shapes; empty where they fit."""
     both = own.keys() & saved.keys()
-    differences = {
+    found = {
         "lacks": own.keys() - saved.keys(),
         "also holds": saved.keys() - own.keys(),
         "has another shape of": {name for name in both if own[name].shape != saved[name].shape},
     }
-    said = [
+    return "; ".join(
         f"it {what} {min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-        for what, names in differences.items()
+        for what, names in found.items()
         if names
-    ]
-    if said:
-        raise VagentError(
-            f"the checkpoint is of other models than the configuration: {'; '.join(said)}. Set "
-            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
-            "without a critic as there"
-        )
+    )
 
 
 def half_precision(module: nn.Module) -> list[str]:

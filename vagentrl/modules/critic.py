@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from lightning import LightningModule
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -15,14 +16,15 @@ class CriticModule(LightningModule):
     """Value of the state before each token.
 
     Args:
-        like: The policy; its hidden size and type are the critic's.
+        like: The policy; the value head takes its hidden size, and float32 or wider weights.
         backbone: A model of its own, without a head; None reads the actor's states.
     """
 
     def __init__(self, like: PreTrainedModel, backbone: PreTrainedModel | None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.value_head = ValueHead(like.config.get_text_config().hidden_size, dtype=like.dtype)
+        hidden_size = like.config.get_text_config().hidden_size
+        self.value_head = ValueHead(hidden_size, torch.promote_types(like.dtype, torch.float32))
 
     def forward(self, rollout: RolloutBatch, actor_states: Tensor | None = None) -> Tensor:
         """Values ``(B, T)``.

@@ -8,6 +8,7 @@ from lightning import Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl.errors import ConfigError
+from vagentrl.modules.rollouts import rollouts_of
 
 
 def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
@@ -23,7 +24,7 @@ def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
             "made, and models cannot be loaded like that yet; take deepspeed_stage_2"
         )
     # for its log; else Lightning would have episodes collected before there is a model
-    size = trainer.datamodule.micro_batch_size  # pyright: ignore
+    size = rollouts_of(trainer).micro_batch_size
     strategy.config.setdefault("train_micro_batch_size_per_gpu", size)
     # Lightning's would round old log-probs to bfloat16
     trainer.precision_plugin.convert_input = _as_it_is  # pyright: ignore

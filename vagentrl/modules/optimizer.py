@@ -1,4 +1,4 @@
-"""The optimizer: one AdamW for actor and critic, at a rate each."""
+"""The optimizer: one AdamW for actor and critic, with a learning rate for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class AdamW:
         actor_lr: Learning rate of the actor.
         critic_lr: Learning rate of the critic.
         warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
-        final_lr_scale: Share of both rates that is left at the last iteration; the way is linear.
+        final_lr_scale: Share of both rates that is left in the last iteration; they fall linearly
+            from the first.
         betas: Decay of the two moments.
         eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
             tokens that are nearly certain would be blown up; that is as large as the gradients of
@@ -76,11 +77,12 @@ class AdamW:
         """Learning rates in an iteration, by the name of their group.
 
         Args:
-            iteration: Counted from 0.
+            iteration: Number of the iteration, from 0.
             resting: Iterations at the start in which the actor does not learn.
-            iterations: Of the whole run.
+            iterations: Number of iterations in the whole run.
         """
-        decay = 1 - (1 - self.final_lr_scale) * min(iteration / iterations, 1)
+        progress = min(iteration / max(iterations - 1, 1), 1)
+        decay = 1 - (1 - self.final_lr_scale) * progress
         trained = iteration - resting + 1
         warmup = min(trained / (self.warmup_iterations + 1), 1) if trained > 0 else 0.0
         return {"actor": self.actor_lr * warmup * decay, "critic": self.critic_lr * decay}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.errors import ShapeError
-from vagentrl.types import Observation, Prompt, RolloutBatch, Trajectory, Turn
+from vagentrl.types import AtLimit, Observation, Prompt, RolloutBatch, Trajectory, Turn
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,6 +30,7 @@ class _Row:
     state_ids: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
     def prompt(self, prompt: Prompt) -> None:
@@ -40,6 +41,7 @@ class _Row:
         self.state_ids += [-1] * count
         self.rewards += [0.0] * count
         self.logprobs += [0.0] * count
+        self.versions += [-1] * count
         self.images += prompt.images
 
     def reply(self, turn: Turn, number: int, state: int) -> None:
@@ -50,17 +52,26 @@ class _Row:
         self.state_ids += [state] * count
         self.rewards += [0.0] * (count - 1) + [turn.reward + turn.bonus]
         self.logprobs += turn.reply_logprobs
+        self.versions += [turn.policy_version] * count
 
 
 def collate(
-    trajectories: Sequence[Trajectory], renderer: Renderer, *, temperature: float
+    trajectories: Sequence[Trajectory],
+    renderer: Renderer,
+    *,
+    temperature: float,
+    at_limit: AtLimit = "end",
 ) -> RolloutBatch:
-    """Rows of tokens: a turn whose prompt is a whole context begins one, others continue it.
+    """Lay trajectories out as rows of tokens.
+
+    A turn whose prompt is a whole context begins a row; other turns continue the row of the turn
+    before.
 
     Args:
-        trajectories: Episodes with at least one turn each; failed ones do not belong here.
+        trajectories: Episodes with at least one turn each, none of them failed.
         renderer: Encodes the images.
-        temperature: What the replies were sampled with.
+        temperature: The temperature at which the replies were sampled.
+        at_limit: Whether a truncated trajectory is bootstrapped; a cut one always is.
 
     Raises:
         ShapeError: When there is no trajectory, or a failed one.
@@ -69,13 +80,11 @@ def collate(
         raise ShapeError(
             "there are no trajectories to learn from; let fewer be filtered out, or play more"
         )
-    rows, ends = _rows(trajectories)
+    rows, ends = _rows(trajectories, at_limit)
     # One column more than the longest row: the value after a row's last token has a place to be.
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     shows_images = any(row.images for row in rows)
-    of_row = torch.tensor([row.trajectory for row in rows])
-    versions = torch.tensor([trajectory.policy_version for trajectory in trajectories])
     return RolloutBatch(
         input_ids=_pad([row.input_ids for row in rows], width, torch.long),
         attention_mask=torch.arange(width) < lengths[:, None],
@@ -84,9 +93,9 @@ def collate(
         state_ids=_pad([row.state_ids for row in rows], width, torch.long, fill=-1),
         rewards=_pad([row.rewards for row in rows], width, torch.float32),
         rollout_logprobs=_pad([row.logprobs for row in rows], width, torch.float32),
-        trajectory_ids=of_row,
+        policy_version=_pad([row.versions for row in rows], width, torch.long, fill=-1),
+        trajectory_ids=torch.tensor([row.trajectory for row in rows]),
         group_ids=torch.tensor([trajectory.group_id for trajectory in trajectories]),
-        policy_version=versions[of_row],
         bootstrap_index=torch.tensor(
             [-1 if end is None else end[0] * width + end[1] for end in ends]
         ),
@@ -96,9 +105,10 @@ def collate(
 
 
 def _rows(
-    trajectories: Sequence[Trajectory],
+    trajectories: Sequence[Trajectory], at_limit: AtLimit
 ) -> tuple[list[_Row], list[tuple[int, int] | None]]:
     """All rows, and for each trajectory the row and column to bootstrap from, if any."""
+    final = ("terminated", "truncated") if at_limit == "end" else ("terminated",)
     states: dict[tuple[int, bytes], int] = {}
     rows: list[_Row] = []
     ends: list[tuple[int, int] | None] = []
@@ -114,7 +124,7 @@ def _rows(
             seen = (trajectory.group_id, _fingerprint(turn.observation))
             rows[-1].prompt(turn.prompt)
             rows[-1].reply(turn, turn_number, states.setdefault(seen, len(states)))
-        if trajectory.stop == "terminated":
+        if trajectory.stop in final:
             ends.append(None)
         elif trajectory.end is None:
             ends.append((len(rows) - 1, len(rows[-1].input_ids) - 1))
@@ -127,7 +137,7 @@ def _rows(
 
 
 def _fingerprint(observation: Observation) -> bytes:
-    """The same for observations that look the same."""
+    """A digest of what the agent saw; observations with equal text and images share it."""
     digest = hashlib.blake2b(observation.text.encode(), digest_size=16)
     for image in observation.images:
         digest.update(f"{image.mode} {image.size}".encode())

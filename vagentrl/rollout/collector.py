@@ -12,12 +12,13 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
-from vagentrl.engines.base import Engine, GenerationRequest, Sampling
+from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.errors import ConfigError, EnvError, RolloutError
 from vagentrl.event_loops import run_to_the_end
+from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, traits, reset, step
+from vagentrl.rollout.workers import Worker, WorkerPool, reset, step, traits
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 OnEnd = Callable[[Trajectory], None]
@@ -55,6 +56,9 @@ class Collector:
         context: What the model sees of the past.
         lockstep: Play a turn of every episode before the next turn of any: sample all replies,
             then step one environment after the other. The episodes are the same, only slower.
+
+    Attributes:
+        asked: System prompt and reply format of the latest episode in each environment.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Collector:
         self.context = context
         self.lockstep = lockstep
         self.sessions = itertools.count()
+        self.asked: dict[str, tuple[str, ReplyFormat]] = {}
 
     def collect(
         self,
@@ -245,14 +250,14 @@ class EnvironmentSlot:
         return running
 
     def close(self, collector: Collector) -> None:
-        """Let the environment go; the next turn would bring it back to where it is."""
+        """Release the environment; the next turn would replay the episode in another one."""
         if self._worker is not None:
             collector.pools[self._episodes(self._number).environment].dismiss(self._worker)
         self._worker = None
         self.load_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on elsewhere: which episode, and all that was replied in it."""
+        """What another process needs to continue: the episode's number and its replies so far."""
         replies = self._replies_before if self._running is None else self._running.replies
         over = self._running is not None and self._running.stop is not None
         return {
@@ -262,7 +267,7 @@ class EnvironmentSlot:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: the episode is played again, which its seeds allow."""
+        """Continue from there: the next turn first replays the episode from its seeds."""
         self._number, self._iteration = state["number"], state["iteration"]
         self._replies_before = [(tuple(ids), finish) for ids, finish in state["replies"]]
         self._running = None
@@ -296,25 +301,26 @@ class RunningEpisode:
         self._error: str | None = None
 
     async def begin(self, worker: Worker) -> None:
-        """Reset the environment, and put what it shows before the first reply."""
+        """Reset the environment, and render its observation for the first reply."""
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
         system_prompt, self._format, observation = await self._pool.run(
             worker, reset, episode.seed, self._transition_seed, episode.iteration
         )
+        collector.asked[episode.environment] = (system_prompt, self._format)
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
         self._ask(observation)
 
     async def guard(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Await something; if it fails, so does the episode."""
+        """Await `doing`; if it raises a rollout error, the episode fails."""
         try:
             await doing
         except RolloutError as error:
             self.fail(error)
 
     async def play(self, sampling: Sampling) -> Turn:
-        """Sample a reply and let the environment answer it."""
+        """Sample a reply and step the environment with it."""
         await self.sample(sampling)
         return await self.answer()
 
@@ -344,38 +350,35 @@ class RunningEpisode:
         )
 
     async def answer(self) -> Turn:
-        """Let the environment answer what was sampled."""
-        generation = self._generation
-        await self.reply(generation.reply_ids, generation.logprobs, generation.finish)
+        """Step the environment with the reply that was sampled."""
+        await self.reply(self._generation)
         if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
         return self._turns[-1]
 
-    async def reply(
-        self, reply_ids: tuple[int, ...], logprobs: tuple[float, ...], finish: Finish
-    ) -> None:
-        """Let the environment answer a reply, and put what it shows before the next."""
+    async def reply(self, generation: Generation) -> None:
+        """Step the environment with a reply, and render its observation for the next one."""
         assert self._observation is not None
         assert self._prompt is not None
+        reply_ids, finish = generation.reply_ids, generation.finish
         self.replies.append((reply_ids, finish))
-        reply = self._format(self._collector.renderer.decode(reply_ids))
-        if finish == "length":
-            reply = _unfinished(reply, len(reply_ids))
+        reply = read_reply(self._collector.renderer, self._format, reply_ids, finish)
         result, claims = await self._pool.run(self._worker, step, reply)
         self._turns.append(
             Turn(
                 observation=self._observation,
                 prompt=self._prompt,
                 reply_ids=reply_ids,
-                reply_logprobs=logprobs,
+                reply_logprobs=generation.logprobs,
                 reply=reply,
                 reward=result.reward,
                 finish=finish,
                 metrics=result.metrics,
                 claims=claims,
+                policy_version=generation.policy_version,
             )
         )
-        self._conversation.reply(reply_ids, finish)
+        self._conversation.reply(reply_ids)
         self._ask(result.observation)
         if result.terminated:
             self.stop = "terminated"
@@ -383,15 +386,16 @@ class RunningEpisode:
             self.stop = "truncated"
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
-        """Bring the environment to where these replies had brought it."""
+        """Step the environment with replies of an earlier run, back to where they had led."""
         replays, _ = await self._pool.run(self._worker, traits)
         if replies and not replays:
             raise EnvError(
                 f"environment {self.episode.environment!r} cannot play an episode again, so this "
                 "one cannot go on after a break; its seeds must decide all that it shows"
             )
-        for reply_ids, finish in replies:
-            await self.reply(reply_ids, (0.0,) * len(reply_ids), finish)
+        for reply_ids, finish in replies:  # these turns are not learned from again
+            zeros = (0.0,) * len(reply_ids)
+            await self.reply(Generation(reply_ids, zeros, finish, policy_version=-1))
             if self.stop is not None:
                 raise EnvError(
                     f"environment {self.episode.environment!r} ended ({self.stop}) where it went "
@@ -409,7 +413,7 @@ class RunningEpisode:
         self.stop, self._error = "failed", f"{type(error).__name__}: {error}"
 
     def take(self) -> Trajectory:
-        """The turns since they were last taken; if there may be more, the trajectory is cut."""
+        """The turns since the last `take`, as a trajectory; ``cut`` when the episode goes on."""
         self._collector.engine.release(self._session)
         stop: Stop = self.stop or "cut"
         shown = stop != "failed"
@@ -418,7 +422,6 @@ class RunningEpisode:
             environment=self.episode.environment,
             seed=self.episode.seed,
             group_id=self.episode.group_id,
-            policy_version=self._collector.engine.policy_version,
             turns=tuple(self._turns),
             stop=stop,
             final_observation=self._observation if shown else None,
@@ -436,8 +439,14 @@ class RunningEpisode:
         return trajectory
 
 
-def _unfinished(reply: Reply, tokens: int) -> Reply:
-    problem = f"no end of turn within {tokens} tokens"
+def read_reply(
+    renderer: Renderer, format: ReplyFormat, reply_ids: tuple[int, ...], finish: Finish
+) -> Reply:
+    """The text of a reply, parsed; one that was cut off is malformed."""
+    reply = format(renderer.decode(reply_ids))
+    if finish == "stop":
+        return reply
+    problem = f"no end of turn within {len(reply_ids)} tokens"
     if reply.problem is not None:
         problem += f"; {reply.problem}"
     return replace(reply, actions=(), problem=problem)

@@ -15,22 +15,24 @@ from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 class MinibatchLoader:
     """Several shuffled passes over a batch.
 
-    Every minibatch has the same number of micro-batches, so that the optimizer can step after each
-    `accumulate` of them. Rows of a minibatch are sorted by length before it is cut: little padding.
+    Every minibatch has the same number of micro-batches, `accumulate`, so that the optimizer can
+    step after that many. The rows of a minibatch are sorted by length before they are split into
+    micro-batches, which keeps padding small.
 
     Args:
-        rollout: The rows, scored and with credit.
-        scores: Their scores.
-        credit: Their credit.
+        rollout: The rows to learn from.
+        scores: Scores of the rows.
+        credit: Advantages and returns of the rows.
         aggregation: Gives each token its weight in the loss of its minibatch.
-        minibatch_size: Rows in one optimizer step, about: minibatches are of equal size.
-        micro_batch_size: Rows in one forward and backward pass at most.
+        minibatch_size: Approximate number of rows in one optimizer step: minibatches are of equal
+            size.
+        micro_batch_size: Most rows in one forward and backward pass.
         passes: How often each row is used (RAGEN's online-k).
-        seed: Decides the order, and the part.
-        part: Share of the rows to use at all, drawn at random.
-        ranks: How many learn together: each takes its share of every minibatch's micro-batches, and
-            the gradient is the sum of theirs.
-        rank: Which of them this is.
+        seed: Decides the order of the rows, and which of them `part` keeps.
+        part: Share of the rows to learn from, drawn at random.
+        ranks: Number of ranks. Each takes its share of every minibatch's micro-batches, and the
+            gradient is the sum over ranks.
+        rank: The number of this rank.
     """
 
     def __init__(
@@ -53,9 +55,8 @@ class MinibatchLoader:
         self.lengths = trajectory_lengths(rollout.action_mask, rollout.trajectory_ids)
         self.passes = passes
         self.seed = seed
-        learns = (
-            rollout.action_mask.any(-1).nonzero().flatten().cpu()
-        )  # others are bootstrapped from
+        # Rows without a sampled token only hold the observation that is bootstrapped from.
+        learns = rollout.action_mask.any(-1).nonzero().flatten().cpu()
         generator = torch.Generator().manual_seed(seed + 1)
         order = torch.randperm(len(learns), generator=generator)
         self.rows = learns[order[: max(1, round(part * len(learns)))]].sort().values
@@ -79,21 +80,23 @@ class MinibatchLoader:
     def _micro_batches(self, rows: Tensor) -> Iterator[TrainBatch]:
         minibatch = self.whole.select(rows)
         tokens = minibatch.rollout
-        weights = self.aggregation(tokens.action_mask, tokens.trajectory_ids, self.lengths[rows])
+        weights = self.aggregation(
+            tokens.action_mask, tokens.turn_ids, tokens.trajectory_ids, self.lengths[rows]
+        )
         minibatch = replace(minibatch, weights=weights)
         parts = torch.arange(len(rows)).tensor_split(self.accumulate * self.ranks)
         for part in parts[self.rank :: self.ranks]:
             if len(part):
                 yield minibatch.select(part)
-            else:  # fewer rows than parts: the shortest fills in
+            else:  # fewer rows than micro-batches: serve the shortest row with weight 0
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 
 
 class NoMinibatches:
-    """An iteration without a step: no group was worth a gradient.
+    """Serves one batch, None: an iteration that takes no step because no group was kept.
 
-    Lightning would end the run at a loader of length 0; a batch that is None it passes over.
+    Lightning would end the run at a loader of length 0, and skips a batch that is None.
     """
 
     accumulate = 1

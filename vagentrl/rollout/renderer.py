@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 
 from vagentrl.engines.base import Vocabulary
 from vagentrl.errors import ConfigError, EnvError
-from vagentrl.models.load import checkpoint_path, load_config, reads_images
+from vagentrl.models.load import checkpoint_path, generation_end_ids, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render
 from vagentrl.rollout.images import ImageEncoder
-from vagentrl.types import IMAGE_PLACEHOLDER, Finish, Observation, VisionInputs
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation, VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,9 +42,12 @@ class Renderer:
         images: Encodes images; None for a text-only model.
         image_token: What stands in the prompt for one piece of an image.
         vocabulary_size: Rows of the model's embedding; those without a token are banned too.
+        end_ids: More tokens at which the model ends a reply, such as its generation config names.
 
     Attributes:
-        stop_ids: Tokens that end a turn: the template's, and the tokenizer's end of sequence.
+        end_of_turn: The token with which the chat template ends a reply.
+        stop_ids: Tokens at which sampling stops: the template's end of turn, the tokenizer's end of
+            sequence, and `end_ids`.
         banned_ids: Tokens that announce or stand for images and videos, and ids that are no
             token; never to be sampled.
     """
@@ -55,6 +58,7 @@ class Renderer:
         images: ImageEncoder | None = None,
         image_token: str = "<|image_pad|>",
         vocabulary_size: int = 0,
+        end_ids: Iterable[int] = (),
     ) -> None:
         if not tokenizer.is_fast:
             raise ConfigError(
@@ -89,7 +93,8 @@ class Renderer:
                 f"the chat template follows a reply with {template.after_reply!r}; it should begin "
                 "with a special token, at which sampling can stop"
             )
-        ends = (end, tokenizer.eos_token_id)
+        self.end_of_turn = end
+        ends = (end, *end_ids, tokenizer.eos_token_id)
         self.stop_ids = frozenset(id for id in ends if isinstance(id, int))
 
     @classmethod
@@ -101,11 +106,12 @@ class Renderer:
         path = checkpoint_path(str(model))
         tokenizer = AutoTokenizer.from_pretrained(path)
         size = config.get_text_config().vocab_size
+        ends = generation_end_ids(str(model))
         if not reads_images(config):
-            return cls(tokenizer, vocabulary_size=size)
+            return cls(tokenizer, vocabulary_size=size, end_ids=ends)
         images = ImageEncoder(AutoImageProcessor.from_pretrained(path))
         image_token = tokenizer.convert_ids_to_tokens(config.image_token_id)
-        return cls(tokenizer, images, image_token, size)
+        return cls(tokenizer, images, image_token, size, ends)
 
     def first(self, system: str, observation: Observation) -> tuple[int, ...]:
         """Tokens of everything up to where the first reply starts.
@@ -125,21 +131,27 @@ class Renderer:
             opening = [*self._pieces(before), text, *self._pieces(after)]
         return self._encode([*opening, *content, *self._before_reply])
 
-    def next(self, observation: Observation, finish: Finish) -> tuple[int, ...]:
+    def next(self, observation: Observation, *, ended: bool = True) -> tuple[int, ...]:
         """Tokens between a reply and the next.
 
-        A reply that ended by itself brought its own end of turn; one that was cut off
-        (``length``) is given it here.
+        Args:
+            observation: What the agent sees next.
+            ended: Whether the reply brought the template's end of turn. If the reply was cut off,
+                or ended with another stop token, the end of turn is written here.
         """
         end, *others = self._after_reply
-        opening = [end, *others] if finish == "length" else others
+        opening = others if ended else [end, *others]
         return self._encode([*opening, *self._content(observation), *self._before_reply])
 
     def decode(self, reply_ids: Sequence[int]) -> str:
-        """Text of a reply without its end of turn; other special tokens stay visible."""
+        """Text of a reply without the token that stopped it; other special tokens stay visible."""
         ended = bool(reply_ids) and reply_ids[-1] in self.stop_ids
         ids = list(reply_ids[:-1] if ended else reply_ids)
         return self._backend.decode(ids, skip_special_tokens=False)
+
+    def token_names(self, ids: list[int]) -> list[str]:
+        """The tokenizer's names of tokens, for a person to read."""
+        return list(map(str, self.tokenizer.convert_ids_to_tokens(ids)))
 
     def vocabulary(self, context_length: int) -> Vocabulary:
         """What an engine must know of the tokens."""
@@ -197,18 +209,18 @@ class Renderer:
             ConfigError: With the first tokens that differ.
         """
         wanted = self._by_template(system, observations, replies)
-        for finish in ("stop", "length"):
-            ended = self._after_reply[:1] if finish == "stop" else []
+        for ended in (True, False):
+            end = self._after_reply[:1] if ended else []
             found = list(self.first(system, observations[0]))
             for reply, observation in zip(replies, observations[1:], strict=True):
-                found += [*self._encode([reply, *ended]), *self.next(observation, finish)]
+                found += [*self._encode([reply, *end]), *self.next(observation, ended=ended)]
             if found != wanted:
                 pairs = enumerate(zip_longest(found, wanted))
                 same = next(index for index, (mine, its) in pairs if mine != its)
                 near = slice(max(same - 4, 0), same + 6)
                 raise ConfigError(
                     f"tokens added turn by turn differ from the chat template's at token {same} "
-                    f"(replies ended by {finish!r}):\n"
+                    f"(replies {'with' if ended else 'without'} an end of turn):\n"
                     f"  template  {self.tokenizer.convert_ids_to_tokens(wanted[near])}\n"
                     f"  renderer  {self.tokenizer.convert_ids_to_tokens(found[near])}\n"
                     "The tokenizer or its template treats text next to a special token in a way "

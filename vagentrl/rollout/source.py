@@ -1,29 +1,31 @@
-"""An iteration's episodes: which are played, with which weights, and when."""
+"""Where episodes come from: which are played for an iteration, with which weights, and when."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from vagentrl import ranks
-from vagentrl.contracts import check_report, check_trajectories
 from vagentrl.engines.base import Sampling
-from vagentrl.environment import train_seed
+from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
-from vagentrl.rollout.collector import EnvironmentSlot, Episode, OnEnd, OnTurn
-from vagentrl.rollout.report import episode_report
+from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
+from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.types import Trajectory, Turn
 
 if TYPE_CHECKING:
-    from vagentrl.datamodule import RolloutDataModule
-    from vagentrl.modules.agent import AgentModule
+    from torch import nn
+
+    from vagentrl.filters import GroupFilter
+    from vagentrl.rollout.iteration import Iteration
 
 log = logging.getLogger(__name__)
 
@@ -31,85 +33,132 @@ TRAIN = "train"
 """Name of the environment that is trained on; others are named in `val_envs`."""
 
 
+@dataclass(frozen=True)
+class CollectionPlan:
+    """What is played for an iteration.
+
+    Attributes:
+        groups: Initial states (P), over all ranks.
+        group_size: Episodes from each of them (N).
+        turns: Turns to play in each of ``groups * group_size`` persistent environments; None plays
+            whole episodes.
+        filter: Which groups are worth a gradient.
+        sampling: How replies are sampled.
+        staleness: 1 plays the next iteration's episodes while the actor learns.
+        seed: Decides every episode, together with the iteration.
+    """
+
+    groups: int
+    group_size: int
+    turns: int | None
+    filter: GroupFilter
+    sampling: Sampling
+    staleness: int
+    seed: int
+
+
 @dataclass
 class Collection:
-    """What was played for an iteration, what of it is learned from, and how it went."""
+    """The episodes of an iteration.
+
+    Attributes:
+        trajectories: All episodes that were played, failed ones included.
+        kept: Those that the filter chose to learn from.
+        report: Metrics of the collection, to be logged.
+    """
 
     trajectories: list[Trajectory]
     kept: list[Trajectory]
     report: dict[str, float]
 
 
-class EpisodeSource:
-    """Plays the episodes of iterations and evaluations, in their turn or ahead of it.
+class RolloutHooks(Protocol):
+    """What is told of the episodes while they are played, and may change them afterwards.
 
-    Args:
-        data: Says what is played, and has the collector that plays it.
+    `vagentrl.modules.callback.AgentCallback` documents each hook.
     """
 
-    def __init__(self, data: RolloutDataModule) -> None:
-        self._data = data
+    def on_turn_end(self, turn: Turn, *, training: bool) -> None: ...
+
+    def on_episode_end(self, trajectory: Trajectory) -> None: ...
+
+    def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]: ...
+
+    def on_report(self, report: dict[str, float]) -> None: ...
+
+    def on_evaluation(
+        self, trajectories: list[Trajectory], report: dict[str, float]
+    ) -> list[Trajectory]: ...
+
+
+class EpisodeSource:
+    """Plays the episodes of iterations and evaluations, when needed or an iteration ahead.
+
+    Args:
+        collector: Plays episodes.
+        plan: What is played for an iteration.
+    """
+
+    def __init__(self, collector: Collector, plan: CollectionPlan) -> None:
+        self.collector = collector
+        self.plan = plan
+        self._engine = collector.engine
         self._ahead: Future[Collection] | None = None
         self._background = ThreadPoolExecutor(1, "collect")
-        slots = 0 if data.turns is None else data.groups * data.group_size
+        slots = 0 if plan.turns is None else plan.groups * plan.group_size
         self.slots = [EnvironmentSlot(partial(self._slot_episode, slot)) for slot in range(slots)]
 
-    def next(self, agent: AgentModule) -> Collection:
-        """This iteration's episodes; if the next ones may be stale, they are begun."""
-        data = self._data
+    def next(
+        self,
+        iteration: Iteration,
+        policy: nn.Module,
+        hooks: RolloutHooks,
+        *,
+        upcoming: Iteration | None = None,
+    ) -> Collection:
+        """The episodes of an iteration.
+
+        Args:
+            iteration: The iteration that learns from them.
+            policy: The actor's Hugging Face model; the engine samples from its current weights.
+            hooks: What is told of the episodes.
+            upcoming: The iteration after it, or None after the last one. Where the plan allows
+                stale episodes, the source begins to play this one's in the background.
+        """
         if self._ahead is None:
-            sync = self._sync(agent)
-            collection = self.collect(agent, agent.iteration)
+            sync = self._sync(policy, iteration.number)
+            collection = self.collect(iteration, hooks)
             collection.report["time/sync"] = sync
         else:
             started = time.perf_counter()
             collection, self._ahead = self._ahead.result(), None
             collection.report["time/wait"] = time.perf_counter() - started
-        versions = [trajectory.policy_version for trajectory in collection.trajectories]
-        staleness = agent.iteration - sum(versions) / len(versions)
-        collection.report["rollout/staleness"] = staleness if agent.actor_is_training else 0.0
-        more = agent.iteration + 1 < (agent.trainer.max_epochs or 0)
-        if data.staleness and more and agent.actor_is_training:
-            collection.report["time/sync"] = self._sync(agent)
-            self._ahead = self._background.submit(self.collect, agent, agent.iteration + 1)
+        collection.report |= staleness_report(collection.trajectories, iteration.number)
+        if self.plan.staleness and upcoming is not None and iteration.actor_learns:
+            collection.report["time/sync"] = self._sync(policy, iteration.number)
+            self._ahead = self._background.submit(self.collect, upcoming, hooks)
         else:
-            data.engine.rest()
+            self._engine.rest()
         return collection
 
-    def collect(self, agent: AgentModule, iteration: int) -> Collection:
-        """Play an iteration's episodes, more of them while the filter keeps too few."""
-        data, engine = self._data, self._data.engine
+    def collect(self, iteration: Iteration, hooks: RolloutHooks) -> Collection:
+        """Play an iteration's episodes, and more of them while the filter keeps too few."""
+        plan, engine = self.plan, self._engine
         tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
-        batches = 1
-        if not agent.actor_is_training:  # the same for every round, also for one that is resumed
-            iteration, batches = 0, agent.warmup.batches
-        wanted = batches * data.groups
+        wanted = iteration.batches * plan.groups
         everything: list[Trajectory] = []
         kept: list[list[Trajectory]] = []
         spreads: list[float] = []
-        for round in range(data.filter.rounds):
-            if data.turns is None:
-                episodes = self._training_episodes(iteration, round * wanted, wanted)
-                play = partial(data.collector.collect, episodes)
-            else:
-                turns = batches * data.turns
-                slots = ranks.shard(self.slots)
-                play = partial(data.collector.collect_turns, slots, turns, iteration=iteration)
-            trajectories = self._play(agent, play, data.sampling)
-            failed = [t for t in trajectories if t.error is not None]
-            played = [t for t in trajectories if t.error is None]
-            for callback in agent.agent_callbacks():
-                answer = callback.on_trajectories(agent, played)
-                played = check_trajectories(callback, "on_trajectories", answer)
-            played = _of_all_ranks(played)
-            everything += _of_all_ranks(failed) + played
+        for round in range(plan.filter.rounds):
+            played, failed = self._play_round(iteration, round * wanted, wanted, hooks)
+            everything += failed + played
             learnable = [t for t in played if t.error is None]
-            groups, round_spreads = select_groups(learnable, data.filter)
+            groups, round_spreads = select_groups(learnable, plan.filter)
             kept += groups
             spreads += round_spreads
             if len(kept) >= wanted:
                 break
-        if data.filter.rounds > 1:
+        if plan.filter.rounds > 1:
             kept = kept[:wanted]
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
         sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
@@ -121,45 +170,81 @@ class EpisodeSource:
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
         }
-        for callback in agent.agent_callbacks():
-            callback.on_report(agent, report)
-            check_report(callback, "on_report", report)
+        hooks.on_report(report)
         return Collection(everything, [member for group in kept for member in group], report)
 
+    def _play_round(
+        self, iteration: Iteration, first: int, groups: int, hooks: RolloutHooks
+    ) -> tuple[list[Trajectory], list[Trajectory]]:
+        """Play some groups, on all ranks; returns the sound episodes and the failed ones."""
+        if self.plan.turns is None:
+            episodes = self._training_episodes(iteration.batch, first, groups)
+            play = partial(self.collector.collect, episodes)
+        else:
+            turns = iteration.batches * self.plan.turns
+            slots = ranks.shard(self.slots)
+            play = partial(self.collector.collect_turns, slots, turns, iteration=iteration.batch)
+        trajectories = self._play(hooks, play, self.plan.sampling)
+        failed = [t for t in trajectories if t.error is not None]
+        played = hooks.on_trajectories([t for t in trajectories if t.error is None])
+        played = _of_all_ranks(played)
+        return played, _of_all_ranks(failed)
+
     def evaluate(
-        self, agent: AgentModule, environment: str, seeds: Sequence[int]
+        self,
+        environment: str,
+        seeds: Sequence[int],
+        sampling: Sampling,
+        policy: nn.Module,
+        hooks: RolloutHooks,
+        *,
+        version: int,
     ) -> tuple[list[Trajectory], dict[str, float]]:
-        """Play episodes with the newest weights, to look at and not to learn from.
+        """Play episodes that are reported and not learned from.
+
+        Args:
+            environment: Name of the environment.
+            seeds: One episode is played for each of these seeds, divided among the ranks.
+            sampling: How replies are sampled.
+            policy: The actor's Hugging Face model.
+            hooks: What is told of the episodes.
+            version: Number of completed iterations, the version of the policy's weights.
+
+        A seed that occurs again differs in the randomness of transitions and of sampling.
 
         Returns:
-            The episodes, and what callbacks have to report of them.
+            The trajectories of all ranks, and the metrics that the hooks added.
         """
-        data = self._data
-        episodes = [
-            Episode(environment, seed, number, mix(seed, 4), agent.iteration)
-            for number, seed in enumerate(seeds)
-        ]
-        play = partial(data.collector.collect, ranks.shard(episodes))
-        self.wait()  # for what was begun with older weights
-        self._sync(agent)
-        trajectories = self._play(agent, play, data.val_sampling, training=False)
-        data.engine.rest()
+        played: Counter[int] = Counter()
+        episodes: list[Episode] = []
+        for number, seed in enumerate(seeds):
+            private_seed = mix(seed, 4, played[seed])
+            episodes.append(Episode(environment, seed, number, private_seed, version))
+            played[seed] += 1
+        play = partial(self.collector.collect, ranks.shard(episodes))
+        self.wait()  # the engine may still be sampling from older weights
+        self._sync(policy, version)
+        trajectories = self._play(hooks, play, sampling, training=False)
+        self._engine.rest()
         report: dict[str, float] = {}
-        for callback in agent.agent_callbacks():
-            answer = callback.on_evaluation(agent, trajectories, report)
-            trajectories = check_trajectories(callback, "on_evaluation", answer)
-            check_report(callback, "on_evaluation", report)
+        trajectories = hooks.on_evaluation(trajectories, report)
         return _of_all_ranks(trajectories), report
 
     def wait(self) -> None:
-        """Until nothing is being played ahead."""
+        """Wait until no episodes are being played in the background."""
         if self._ahead is not None:
             wait([self._ahead])
 
+    def forget(self) -> None:
+        """Drop episodes that were played ahead for a run that did not go on."""
+        self.wait()
+        self._ahead = None
+
     def close(self) -> None:
+        """Wait for the background, and give the persistent environments back."""
         self.wait()
         for slot in self.slots:
-            slot.close(self._data.collector)
+            slot.close(self.collector)
 
     def state_dict(self) -> dict[str, Any]:
         return {"slots": ranks.gather([slot.state_dict() for slot in ranks.shard(self.slots)])}
@@ -168,54 +253,45 @@ class EpisodeSource:
         for slot, state in zip(self.slots, state_dict.get("slots", []), strict=False):
             slot.load_state_dict(state)
 
-    def _training_episodes(self, iteration: int, first: int, count: int) -> list[Episode]:
-        seed = self._data.seed
+    def _training_episodes(self, batch: int, first: int, count: int) -> list[Episode]:
+        seed = self.plan.seed
         return [
             Episode(
                 TRAIN,
-                seed=train_seed(mix(seed, iteration, 2, group)),
+                seed=seed_of("train", mix(seed, batch, 2, group)),
                 group_id=group,
-                private_seed=mix(seed, iteration, 3, group, member),
-                iteration=iteration,
+                private_seed=mix(seed, batch, 3, group, member),
+                iteration=batch,
             )
             for group in ranks.shard(range(first, first + count))
-            for member in range(self._data.group_size)
+            for member in range(self.plan.group_size)
         ]
 
     def _slot_episode(self, slot: int, number: int) -> Episode:
-        seed = self._data.seed
+        seed = self.plan.seed
         return Episode(
             TRAIN,
-            seed=train_seed(mix(seed, 5, slot, number)),
+            seed=seed_of("train", mix(seed, 5, slot, number)),
             group_id=slot,
             private_seed=mix(seed, 6, slot, number),
         )
 
-    def _sync(self, agent: AgentModule) -> float:
-        """Let the engine sample from the current weights; the seconds that it took."""
+    def _sync(self, policy: nn.Module, version: int) -> float:
+        """Let the engine sample from the current weights; returns the seconds that it took."""
         started = time.perf_counter()
-        self._data.engine.update_weights(agent.actor.policy, agent.iteration)
+        self._engine.update_weights(policy, version)
         return time.perf_counter() - started
 
     def _play(
         self,
-        agent: AgentModule,
+        hooks: RolloutHooks,
         play: Callable[[Sampling, OnEnd, OnTurn], list[Trajectory]],
         sampling: Sampling,
         *,
         training: bool = True,
     ) -> list[Trajectory]:
-        callbacks = list(agent.agent_callbacks())
-
-        def on_end(trajectory: Trajectory) -> None:
-            for callback in callbacks:
-                callback.on_episode_end(agent, trajectory)
-
-        def on_turn(turn: Turn) -> None:
-            for callback in callbacks:
-                callback.on_turn_end(agent, turn, training=training)
-
-        trajectories = play(sampling, on_end, on_turn)
+        on_turn = partial(hooks.on_turn_end, training=training)
+        trajectories = play(sampling, hooks.on_episode_end, on_turn)
         if failed := [t for t in trajectories if t.error is not None]:
             log.warning(
                 "%d of %d episodes failed; the first: %s",
@@ -227,7 +303,7 @@ class EpisodeSource:
 
 
 def _of_all_ranks(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """In the order in which one process would have played them."""
+    """All ranks' trajectories, in the order in which one process would have played them."""
     return sorted(ranks.gather(trajectories), key=lambda trajectory: trajectory.group_id)
 
 

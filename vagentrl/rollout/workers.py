@@ -14,9 +14,8 @@ import pickle
 import queue
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
-from functools import partial
 from multiprocessing.connection import Connection
 from numbers import Real
 from pathlib import Path
@@ -24,44 +23,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vagentrl.environment import Environment, train_seed
+from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError, EnvError, VagentError, seen
 from vagentrl.formats import ReplyFormat
 from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 EnvironmentFactory = Callable[[], Environment]
-
-
-def checked(factory: EnvironmentFactory, name: str) -> EnvironmentFactory:
-    """The factory of an environment that a configuration names `name`, with errors that say so."""
-    if isinstance(factory, Environment) or not callable(factory):
-        raise ConfigError(
-            f"environment {name!r} is {seen(factory)}; give a class or a function that makes one: "
-            "every episode that is being played needs an environment of its own"
-        )
-    return partial(_make, factory, name)
-
-
-def _make(factory: EnvironmentFactory, name: str) -> Environment:
-    try:
-        environment = factory()
-    except VagentError:
-        raise
-    except Exception as error:  # the boundary
-        raise EnvError(f"environment {name!r} could not be made: {_where(error)}") from error
-    if not isinstance(environment, Environment):
-        raise ConfigError(
-            f"environment {name!r} is {seen(environment)}; derive it from "
-            "vagentrl.environment.Environment"
-        )
-    if not environment.initialised:
-        raise ConfigError(
-            f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
-            "super().__init__(…), which takes the reply format"
-        )
-    return environment
 
 
 def reset(
@@ -80,13 +49,29 @@ def reset(
 
 def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     """The system prompt, the reply format and the true state at the start of some episode."""
-    environment.reset(train_seed(0))
+    environment.reset(seed_of("train", 0))
     return environment.system_prompt(), environment.format, _state(environment)
+
+
+def initial_state(environment: Environment, seed: int) -> Hashable | None:
+    """The state that a seed starts from at the beginning of training; None where it is unknown."""
+    environment.at_iteration(0)
+    return environment.initial_state(seed)
 
 
 def traits(environment: Environment) -> tuple[bool, float]:
     """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
+    if not environment.initialised:
+        raise ConfigError(
+            f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
+            "super().__init__(…), which takes the reply format"
+        )
     return environment.replays, environment.waits_s
+
+
+def class_name(environment: Environment) -> str:
+    """Name of the environment's class."""
+    return type(environment).__name__
 
 
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
@@ -155,10 +140,12 @@ class ThreadWorker:
 
     Args:
         factory: Makes the thing, in the thread; it is the first argument of every call.
+        closes: Whether to close the thing at the end; one that others use stays open.
     """
 
-    def __init__(self, factory: Callable[[], Any]) -> None:
+    def __init__(self, factory: Callable[[], Any], closes: bool = True) -> None:
         self._tasks: queue.SimpleQueue[tuple[Future, Callable, tuple] | None] = queue.SimpleQueue()
+        self._closes = closes
         threading.Thread(target=self._work, args=(factory,), daemon=True).start()
 
     def _work(self, factory: Callable[[], Any]) -> None:
@@ -175,7 +162,7 @@ class ThreadWorker:
                 future.set_exception(_as_env_error(error))
             else:
                 future.set_result(answer)
-        if subject is not None:
+        if subject is not None and self._closes:
             subject.close()
 
     def submit(self, function: Callable, *arguments: Any) -> Future:
@@ -273,6 +260,8 @@ class WorkerPool:
         size: Episodes that may be played at once.
         timeout_s: Seconds that one reset or step may take; the first reset includes starting the
             worker and making the environment.
+        closes: Whether to close environments at the end; False for one that the factory was given,
+            in a thread.
     """
 
     def __init__(
@@ -283,6 +272,7 @@ class WorkerPool:
         kind: Literal["thread", "process"] = "thread",
         size: int = 256,
         timeout_s: float = 60.0,
+        closes: bool = True,
     ) -> None:
         if size < 1 or timeout_s <= 0:
             raise ConfigError(
@@ -293,7 +283,9 @@ class WorkerPool:
             _check_picklable(factory, name)
         self.name = name
         self.timeout_s = timeout_s
-        self._make = lambda: (ThreadWorker if kind == "thread" else ProcessWorker)(factory)
+        self._make = lambda: (
+            ThreadWorker(factory, closes) if kind == "thread" else ProcessWorker(factory)
+        )
         self._size = size
         self._idle: list[Worker] = []
         self.open()
@@ -366,6 +358,56 @@ class WorkerPool:
         """Stop all idle workers."""
         while self._idle:
             self._idle.pop().close()
+
+
+def check_factory(factory: object, name: str) -> None:
+    """Refuse what makes no environments.
+
+    Args:
+        factory: A class, or a function without arguments.
+        name: What it is called in the error.
+
+    Raises:
+        ConfigError: With what to give in its place.
+    """
+    advice = "give a class that derives from vagentrl.Environment, or a function that makes one"
+    if isinstance(factory, Environment):
+        kind = type(factory).__name__
+        raise ConfigError(
+            f"{name} is an environment already, and a run makes many; give its class, {kind}, or "
+            f"functools.partial({kind}, ...) with its settings"
+        )
+    if not callable(factory):
+        raise ConfigError(f"{name} is {factory!r}; {advice}")
+    if not isinstance(factory, type):
+        return
+    if not issubclass(factory, Environment):
+        raise ConfigError(f"{name} is {factory.__name__}, which is no Environment; {advice}")
+    if missing := sorted(factory.__abstractmethods__):
+        raise ConfigError(
+            f"{name} is {factory.__name__}, which lacks {', '.join(missing)}; see "
+            "vagentrl.Environment for what these methods do"
+        )
+
+
+def make(factory: EnvironmentFactory, name: str) -> Environment:
+    """An environment, made in this thread.
+
+    Raises:
+        ConfigError: When the factory raises or makes none.
+    """
+    try:
+        environment = factory()
+    except VagentError:
+        raise
+    except Exception as error:  # the boundary
+        raise ConfigError(f"environment {name!r} cannot be made: {_where(error)}") from error
+    if not isinstance(environment, Environment):
+        raise ConfigError(
+            f"environment {name!r} is made by {factory!r}, which gives a "
+            f"{type(environment).__name__}; let it return a vagentrl.Environment"
+        )
+    return environment
 
 
 def _check_picklable(factory: EnvironmentFactory, name: str) -> None:

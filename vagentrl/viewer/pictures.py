@@ -1,55 +1,66 @@
-"""Episodes as pictures: a strip of captioned frames, or a moving one."""
+"""Episodes as pictures: frames with what was said about them, or a moving one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
 from vagentrl.errors import ShapeError
 
-_MARGIN = 8
+MARGIN = 8
+MOST_LINES = 24
+"""Lines of a text; of a longer one the middle is left out."""
+FONT_SIZE = 12
+LINE_HEIGHT = 16
+INK, BORDER, FRAME_BORDER = "#202020", "#c8c8c8", "#606060"
 
 
-def episode_strip(
-    frames: Sequence[Image.Image], captions: Sequence[str] = (), font_size: int = 13
-) -> Image.Image:
-    """The frames side by side, each caption wrapped under its frame.
+@dataclass(frozen=True)
+class Panel:
+    """A moment of an episode.
 
-    Fewer captions than frames leave the last frames without one.
+    Attributes:
+        frame: What there was to see.
+        heading: Written over the frame.
+        caption: Written under the frame.
     """
-    if not frames or len(captions) > len(frames):
-        raise ShapeError(
-            f"{len(frames)} frames and {len(captions)} captions make no strip; "
-            "give at least one frame, and at most one caption for each"
-        )
-    font = ImageFont.load_default(size=font_size)
-    wrapped = [
-        _wrap(caption, font, frame.width)
-        for frame, caption in zip_longest(frames, captions, fillvalue="")
-        if isinstance(frame, Image.Image)
+
+    frame: Image.Image
+    heading: str = ""
+    caption: str = ""
+
+
+def episode_picture(title: str, panels: Sequence[Panel], per_row: int = 6) -> Image.Image:
+    """The panels in rows of equal columns, each in a border, under a title."""
+    if not panels:
+        raise ShapeError("no panels make no picture; give at least one")
+    width = max(panel.frame.width for panel in panels) + 2 * MARGIN
+    rows = [
+        _row(panels[start : start + per_row], width) for start in range(0, len(panels), per_row)
     ]
-    top = max(frame.height for frame in frames) + 2 * _MARGIN
-    line_height = round(1.3 * font_size)
-    most_lines = max(len(lines) for lines in wrapped)
-    strip = Image.new(
-        "RGB",
-        (
-            sum(frame.width for frame in frames) + _MARGIN * (len(frames) + 1),
-            top + most_lines * line_height + (_MARGIN if most_lines else 0),
-        ),
-        "white",
-    )
-    draw = ImageDraw.Draw(strip)
-    left = _MARGIN
-    for frame, lines in zip(frames, wrapped, strict=True):
-        strip.paste(frame, (left, _MARGIN))
-        for number, line in enumerate(lines):
-            draw.text((left, top + number * line_height), line, fill=(32, 32, 32), font=font)
-        left += frame.width + _MARGIN
-    return strip
+    return stacked([_text(title, rows[0].width, bold=True), *rows])
+
+
+def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures below each other, on white."""
+    size = max(p.width for p in pictures), sum(p.height for p in pictures)
+    whole, top = Image.new("RGB", size, "white"), 0
+    for picture in pictures:
+        whole.paste(picture, (0, top))
+        top += picture.height
+    return whole
+
+
+def text_frame(text: str, least_width: int, most_width: int) -> Image.Image:
+    """A text as a picture, in a font whose columns line up; long lines are wrapped."""
+    longest = max((len(line) for line in text.expandtabs(4).splitlines()), default=0)
+    width = round(longest * _font().getlength("M")) + 2 * MARGIN
+    return _text(text, min(max(width, least_width), most_width))
 
 
 def save_gif(frames: Sequence[Image.Image], path: str | Path, ms_per_frame: int = 500) -> None:
@@ -60,39 +71,56 @@ def save_gif(frames: Sequence[Image.Image], path: str | Path, ms_per_frame: int 
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
 
 
-def _wrap(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> list[str]:
-    """Lines no wider than `width` pixels; a word that is wider is broken."""
-    lines: list[str] = []
-    for paragraph in text.splitlines():
-        line = ""
-        for word in paragraph.split():
-            if line and font.getlength(f"{line} {word}") <= width:
-                line = f"{line} {word}"
-                continue
-            if line:
-                lines.append(line)
-            while len(word) > 1 and font.getlength(word) > width:
-                fitting = next(
-                    n for n in range(len(word) - 1, 0, -1)
-                    if n == 1 or font.getlength(word[:n]) <= width
-                )  # fmt: skip
-                lines.append(word[:fitting])
-                word = word[fitting:]
-            line = word
-        lines.append(line)
-    return lines
+def _row(panels: Sequence[Panel], width: int) -> Image.Image:
+    """Panels side by side; headings, frames and captions line up."""
+    headings = [_text(panel.heading, width, bold=True) for panel in panels]
+    captions = [_text(panel.caption, width) for panel in panels]
+    frame_top = max(heading.height for heading in headings)
+    caption_top = frame_top + max(panel.frame.height for panel in panels)
+    height = caption_top + max(caption.height for caption in captions)
+    row = Image.new("RGB", (len(panels) * (width + MARGIN) + MARGIN, height + MARGIN), "white")
+    draw = ImageDraw.Draw(row)
+    for column, panel in enumerate(panels):
+        left = MARGIN + column * (width + MARGIN)
+        row.paste(headings[column], (left, 0))
+        row.paste(captions[column], (left, caption_top))
+        draw.rectangle((left, 0, left + width - 1, height - 1), outline=BORDER)
+        x, y = left + MARGIN, frame_top
+        right, bottom = x + panel.frame.width, y + panel.frame.height
+        draw.rectangle((x - 1, y - 1, right, bottom), outline=FRAME_BORDER)
+        row.paste(panel.frame, (x, y))
+    return row
 
 
-def text_frame(text: str, size: int = 14) -> Image.Image:
-    """A text observation as a picture, in a font whose columns line up."""
-    font = ImageFont.load_default(size)
-    lines = text.split("\n") or [""]
-    column = max(font.getlength(character) for character in set(text) | {"M"})
-    width = int(column * max(map(len, lines))) + size
-    picture = Image.new("RGB", (width, (len(lines) + 1) * (size + 4)), "white")
-    draw = ImageDraw.Draw(picture)
-    for row, line in enumerate(lines):
-        for number, character in enumerate(line):  # cell by cell: the font is proportional
-            place = (size / 2 + number * column, size / 2 + row * (size + 4))
-            draw.text(place, character, fill="black", font=font)
-    return picture
+def _text(text: str, width: int, *, bold: bool = False) -> Image.Image:
+    """Lines of text with a margin around them."""
+    font = _font(bold)
+    columns = max(1, int((width - 2 * MARGIN) / font.getlength("M")))
+    written = text.expandtabs(4).splitlines()
+    lines = _shortened([part for line in written for part in _wrapped(line, columns)])
+    block = Image.new("RGB", (width, len(lines) * LINE_HEIGHT + 2 * MARGIN), "white")
+    draw = ImageDraw.Draw(block)
+    for number, line in enumerate(lines):
+        draw.text((MARGIN, MARGIN + number * LINE_HEIGHT), line, fill=INK, font=font)
+    return block
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    """Parts of a line; one that fits stays as it is, white space included."""
+    return [line] if len(line) <= columns else wrap(line, columns)
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= MOST_LINES:
+        return lines
+    half = MOST_LINES // 2
+    left_out = f"[… {len(lines) - 2 * half + 1} lines …]"
+    return [*lines[:half], left_out, *lines[len(lines) - half + 1 :]]
+
+
+@cache
+def _font(bold: bool = False) -> ImageFont.FreeTypeFont:
+    from matplotlib import get_data_path  # it brings the one font with fixed columns
+
+    name = "DejaVuSansMono-Bold.ttf" if bold else "DejaVuSansMono.ttf"
+    return ImageFont.truetype(Path(get_data_path(), "fonts", "ttf", name), FONT_SIZE)

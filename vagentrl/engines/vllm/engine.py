@@ -200,7 +200,7 @@ class VLLMEngine(VLLMBase):
             self._add("alone", request)
             while self._llm.has_unfinished_requests():
                 outputs += self._llm.step()
-        return _generation(outputs[-1])
+        return _generation(outputs[-1], self.policy_version)
 
     def _compare(self, policy: PreTrainedModel, names: Collection[str] | None) -> dict[str, bool]:
         if self._adapter is not None:
@@ -303,7 +303,7 @@ class VLLMEngine(VLLMBase):
         answer = self._open.pop(output.request_id, None)
         if answer is None or answer.done():
             return
-        generation = _generation(output)
+        generation = _generation(output, self.policy_version)
         self._count(len(output.prompt_token_ids), output.num_cached_tokens or 0, generation)
         answer.set_result(generation)
 
@@ -331,8 +331,9 @@ def _kept_as_it_was() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="It is recommended to use .*sync_dist=True")
 
 
-def _generation(output: Any) -> Generation:
+def _generation(output: Any, policy_version: int) -> Generation:
     (reply,) = output.outputs
     ids = tuple(reply.token_ids)
     logprobs = tuple(step[token].logprob for step, token in zip(reply.logprobs, ids, strict=True))
-    return Generation(ids, logprobs, "stop" if reply.finish_reason == "stop" else "length")
+    finish = "stop" if reply.finish_reason == "stop" else "length"
+    return Generation(ids, logprobs, finish, policy_version)

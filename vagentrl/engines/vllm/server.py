@@ -223,7 +223,7 @@ class VLLMServerEngine(VLLMBase):
         finally:
             self._asked -= 1
             self._clock(started)
-        generation = _generation(answer)
+        generation = _generation(answer, self.policy_version)
         cached = (answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self._count(len(request.prompt_ids), cached, generation)
         return generation
@@ -263,7 +263,7 @@ class VLLMServerEngine(VLLMBase):
 
     def _sample_alone(self, request: GenerationRequest) -> Generation:
         ask = partial(self._ask, self._body(request))
-        return _generation(run_to_the_end(lambda: self._survive(ask)))
+        return _generation(run_to_the_end(lambda: self._survive(ask)), self.policy_version)
 
     def _persist(self, do: Callable[[], Any]) -> Any:
         """Do something with a server that is there and has our weights, whatever it takes."""
@@ -380,10 +380,11 @@ class VLLMServerEngine(VLLMBase):
             raise EngineDead(str(error)) from error
 
 
-def _generation(answer: dict[str, Any]) -> Generation:
+def _generation(answer: dict[str, Any], policy_version: int) -> Generation:
     (choice,) = answer["choices"]
     return Generation(
         tuple(choice["token_ids"]),
         tuple(token["logprob"] for token in choice["logprobs"]["content"]),
         "stop" if choice["finish_reason"] == "stop" else "length",
+        policy_version,
     )

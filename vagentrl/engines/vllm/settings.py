@@ -12,6 +12,7 @@ from vagentrl.engines.base import GenerationRequest, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.positions import image_spans
 from vagentrl.errors import ConfigError
+from vagentrl.models.head import head_dtype_of
 from vagentrl.models.lora import has_adapter
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def engine_settings(
         "disable_log_stats": True,
         "seed": 0,
     }
+    if (head_dtype := head_dtype_of(policy.config)) is not None:
+        settings["hf_overrides"] = {"head_dtype": head_dtype}
     if adapted:
         (adapter,) = policy.peft_config.values()
         rank: int = adapter.r  # pyright: ignore

@@ -1,0 +1,129 @@
+"""The hooks of an iteration: what a callback may see and change, beyond Lightning's own hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightning import Callback
+
+from vagentrl.contracts import check_report, check_rollout, check_term, check_trajectories
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vagentrl.modules.agent import AgentModule
+    from vagentrl.types import RolloutBatch, Scores, TrainBatch, Trajectory, Turn
+
+
+class AgentCallback(Callback):
+    """A Lightning callback with hooks into an iteration, called in this order."""
+
+    def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
+        """A turn of an episode ended. Other episodes go on, and wait while this hook runs.
+
+        Args:
+            agent: The module in training.
+            turn: What was played.
+            training: Whether the turn will be learned from; otherwise it belongs to an evaluation.
+        """
+
+    def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
+        """An episode of the batch ended; others are still being played."""
+
+    def on_trajectories(
+        self, agent: AgentModule, trajectories: list[Trajectory]
+    ) -> list[Trajectory]:
+        """The episodes that this rank played and that did not fail, for an iteration or a part of
+        it. `vagentrl.ranks.gather` collects what the other ranks know of theirs.
+
+        Return the trajectories to learn from, to report and to show, for example with a bonus in
+        their turns. Return an episode that must not be learned from as failed, with an `error`.
+        """
+        return trajectories
+
+    def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
+        """All episodes of the iteration were collected; add metrics about them to the report."""
+
+    def on_evaluation(
+        self, agent: AgentModule, trajectories: list[Trajectory], report: dict[str, float]
+    ) -> list[Trajectory]:
+        """This rank's episodes of an evaluation on one environment; return those to report.
+
+        Args:
+            agent: The module in training.
+            trajectories: The episodes.
+            report: Metrics to log beside the usual ones; names are without the prefix ``val/``.
+        """
+        return trajectories
+
+    def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
+        """The models have scored the rows of all ranks. Return the batch to learn from, for
+        example with adjusted rewards."""
+        return rollout
+
+    def policy_loss_term(
+        self, agent: AgentModule, batch: TrainBatch, logprobs: Tensor
+    ) -> Tensor | None:
+        """A loss per token ``(B, T)`` to add to the policy's, or None.
+
+        Args:
+            agent: The module in training.
+            batch: The micro-batch.
+            logprobs: ``(B, T)`` log-probs under the current policy, with gradient.
+        """
+        return None
+
+
+class CallbackHooks:
+    """Calls the hooks of all `AgentCallback`s of a trainer, in the order of the trainer's list.
+
+    Args:
+        agent: The module in training, which every hook gets.
+    """
+
+    def __init__(self, agent: AgentModule) -> None:
+        self._agent = agent
+
+    @property
+    def callbacks(self) -> list[AgentCallback]:
+        """The trainer's callbacks that have these hooks."""
+        return [c for c in self._agent.trainer.callbacks if isinstance(c, AgentCallback)]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def on_turn_end(self, turn: Turn, *, training: bool) -> None:
+        for callback in self.callbacks:
+            callback.on_turn_end(self._agent, turn, training=training)
+
+    def on_episode_end(self, trajectory: Trajectory) -> None:
+        for callback in self.callbacks:
+            callback.on_episode_end(self._agent, trajectory)
+
+    def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]:
+        for callback in self.callbacks:
+            answer = callback.on_trajectories(self._agent, trajectories)
+            trajectories = check_trajectories(callback, "on_trajectories", answer)
+        return trajectories
+
+    def on_report(self, report: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback.on_report(self._agent, report)
+            check_report(callback, "on_report", report)
+
+    def on_evaluation(
+        self, trajectories: list[Trajectory], report: dict[str, float]
+    ) -> list[Trajectory]:
+        for callback in self.callbacks:
+            answer = callback.on_evaluation(self._agent, trajectories, report)
+            trajectories = check_trajectories(callback, "on_evaluation", answer)
+            check_report(callback, "on_evaluation", report)
+        return trajectories
+
+    def on_scores(self, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
+        for callback in self.callbacks:
+            answer = callback.on_scores(self._agent, rollout, scores)
+            rollout = check_rollout(callback, answer, rollout)
+        return rollout
+
+    def policy_loss_terms(self, batch: TrainBatch, logprobs: Tensor) -> list[Tensor]:
+        """The losses per token that callbacks add, each ``(B, T)``."""
+        terms = ((c, c.policy_loss_term(self._agent, batch, logprobs)) for c in self.callbacks)
+        return [check_term(c, term, like=logprobs) for c, term in terms if term is not None]

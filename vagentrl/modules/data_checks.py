@@ -1,0 +1,166 @@
+"""Refuses settings of the datamodule that exclude each other, or the agent's."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from lightning.pytorch.strategies import DDPStrategy
+
+from vagentrl.advantages import AdvantageEstimator, CriticEstimator
+from vagentrl.engines import VLLMEngine, VLLMServerEngine
+from vagentrl.errors import ConfigError
+from vagentrl.filters import KeepAll
+from vagentrl.rollout.source import TRAIN
+
+if TYPE_CHECKING:
+    from vagentrl.losses import PolicyLoss
+    from vagentrl.modules.rollouts import Rollouts
+
+log = logging.getLogger(__name__)
+
+
+def check_collection(data: Rollouts) -> None:
+    """Refuse settings of the collection that exclude each other."""
+    if data.staleness:
+        _check_staleness(data)
+    if not isinstance(data.filter, KeepAll):
+        _check_filter(data)
+
+
+def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
+    """Refuse what several ranks cannot do together.
+
+    Args:
+        data: The datamodule.
+        strategy: The trainer's strategy.
+        count: The number of ranks.
+    """
+    if not isinstance(strategy, DDPStrategy):
+        raise ConfigError(
+            f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "
+            "DDP and DeepSpeed are known to learn right with several: set trainer.strategy to "
+            "ddp or deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
+        )
+    if data.groups % count:
+        raise ConfigError(
+            f"data.groups is {data.groups}, which {count} ranks cannot share evenly; give a "
+            f"multiple of {count}"
+        )
+    if data.staleness:
+        raise ConfigError(
+            f"data.staleness is {data.staleness} and there are {count} ranks, which talk to "
+            "each other about what they play, and would do so while they learn; set it to 0, "
+            "or trainer.devices and trainer.num_nodes to 1"
+        )
+    if isinstance(data.engine, VLLMServerEngine):
+        raise ConfigError(
+            f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "
+            "start a server or change the weights of one that others sample from; set "
+            "trainer.devices and trainer.num_nodes to 1, or take another engine"
+        )
+    if isinstance(data.engine, VLLMEngine) and data.engine.options["tensor_parallel_size"] > 1:
+        raise ConfigError(
+            f"data.engine is VLLMEngine and there are {count} ranks, each of which would share "
+            "its weights among the first devices; set tensor_parallel_size to 1, or "
+            "trainer.devices and trainer.num_nodes"
+        )
+
+
+def _check_staleness(data: Rollouts) -> None:
+    if data.turns is not None:
+        raise ConfigError(
+            f"data.staleness is {data.staleness} and data.turns {data.turns}: environments "
+            "that go on from batch to batch cannot be resumed exactly when the next batch is "
+            "played ahead; leave out one of the two"
+        )
+    if not data.engine.samples_apart:
+        raise ConfigError(
+            f"data.staleness is {data.staleness} and data.engine is "
+            f"{type(data.engine).__name__}, which samples from the very weights that learn; "
+            "set its own_copy, or take vagentrl.engines.ReplicatedEngine or VLLMEngine"
+        )
+
+
+def _check_filter(data: Rollouts) -> None:
+    name = type(data.filter).__name__
+    if data.turns is not None:
+        raise ConfigError(
+            f"data.turns is {data.turns} and data.filter is {name}, which compares whole "
+            "episodes; leave out one of the two"
+        )
+    if data.group_size == 1:
+        raise ConfigError(
+            f"data.group_size is 1 and data.filter is {name}: the members of a group of one "
+            "never differ, so nothing would be kept; give 2 or more"
+        )
+
+
+def check_estimator(data: Rollouts, estimator: AdvantageEstimator) -> None:
+    """Refuse episodes that an estimator cannot assign credit to."""
+    name = type(estimator).__name__
+    if estimator.needs_groups and data.group_size == 1:
+        raise ConfigError(
+            f"data.group_size is 1 and model.advantage is {name}, which compares the members "
+            "of a group: every advantage would be 0; give 2 or more, or an estimator with a "
+            "critic"
+        )
+    if estimator.needs_episodes and data.turns is not None:
+        raise ConfigError(
+            f"data.turns is {data.turns} and model.advantage is {name}, which needs episodes "
+            "from start to end; choose an estimator with a critic, or leave data.turns out"
+        )
+    if data.at_limit == "bootstrap":
+        _check_bootstrap(estimator)
+
+
+def _check_bootstrap(estimator: AdvantageEstimator) -> None:
+    name = type(estimator).__name__
+    if not estimator.needs_critic:
+        raise ConfigError(
+            f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no "
+            "critic's value to go on with; set data.at_limit to end, or choose an estimator "
+            "with a critic"
+        )
+    if isinstance(estimator, CriticEstimator) and estimator.undiscounted:
+        log.warning(
+            "data.at_limit is 'bootstrap' and model.advantage is %s with %s 1, so the task is "
+            "undiscounted and has no end: success later counts as much as success now, and "
+            "the advantages can shrink to 0; give a discount below 1, or set data.at_limit to "
+            "end",
+            name,
+            " and ".join(estimator.turn_discounts),
+        )
+
+
+def check_replays(data: Rollouts, name: str, replays: bool) -> None:
+    """Refuse persistent environments whose episodes cannot be played again after a resume."""
+    if data.turns is not None and name == TRAIN and not replays:
+        raise ConfigError(
+            f"data.turns is {data.turns}, but the environment cannot play an episode "
+            "again, so a run could not be resumed; for hints from an endpoint set "
+            "ChatHintModel.record, or leave data.turns out"
+        )
+
+
+def check_policy_loss(data: Rollouts, loss: PolicyLoss) -> None:
+    """Refuse a loss that ignores stale weights; warn of one that is used more than once a batch."""
+    if data.staleness and loss.importance is None:
+        raise ConfigError(
+            f"data.staleness is {data.staleness}, so the weights that learn are not those that "
+            f"sampled, and model.policy_loss is {type(loss).__name__} without importance "
+            "weights; set model.policy_loss.importance to vagentrl.losses.TruncatedImportance"
+        )
+    rows = data.groups * data.group_size  # at least
+    updates = data.passes * max(1, round(rows / data.minibatch_size))
+    if updates > 1 and not loss.reusable:
+        log.warning(
+            "model.policy_loss is %s, which is right for one update a batch, and data.passes "
+            "%d with data.minibatch_size %d makes about %d: give passes 1 and a minibatch_size "
+            "of %d or more, or a loss with a ratio",
+            type(loss).__name__,
+            data.passes,
+            data.minibatch_size,
+            updates,
+            rows,
+        )

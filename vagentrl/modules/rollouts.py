@@ -1,0 +1,90 @@
+"""What the agent and its callbacks know of the datamodule that plays their episodes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lightning import LightningDataModule, Trainer
+
+from vagentrl.environment import Environment
+from vagentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vagentrl.engines.base import Engine
+    from vagentrl.filters import GroupFilter
+    from vagentrl.modules.agent import AgentModule
+    from vagentrl.rollout.collector import Collector
+    from vagentrl.rollout.renderer import Renderer
+    from vagentrl.types import AtLimit, Trajectory
+
+
+class Rollouts(LightningDataModule):
+    """A datamodule whose batches are episodes of the policy in training.
+
+    Attributes:
+        environments: Makes the environments, by name; ``train`` is the one to learn on.
+        engine: Samples the replies.
+        groups: Initial states in an iteration, of all ranks.
+        group_size: Episodes from each of them.
+        turns: Turns to play in each persistent environment; None plays whole episodes.
+        at_limit: Whether a limit ends the task or its episodes are bootstrapped.
+        filter: Which groups are worth a gradient.
+        staleness: 1 plays the next iteration's episodes while the actor learns.
+        minibatch_size: Rows in one optimizer step, of all ranks.
+        micro_batch_size: Rows in one forward and backward pass of a rank.
+        passes: Passes over a collected batch.
+        val_episodes: Held-out episodes of each environment in an evaluation.
+        renderer: From text and images to tokens; there after `setup`.
+        collector: Plays episodes; there after `setup`.
+        report: Metrics of the current iteration's collection; logged when its update starts.
+        trajectories: The episodes of the current iteration.
+        evaluated: The episodes of the last evaluation, by environment.
+    """
+
+    environments: dict[str, Callable[[], Environment]]
+    engine: Engine
+    groups: int
+    group_size: int
+    turns: int | None
+    at_limit: AtLimit
+    filter: GroupFilter
+    staleness: int
+    minibatch_size: int
+    micro_batch_size: int
+    passes: int
+    val_episodes: int
+    renderer: Renderer
+    collector: Collector
+    report: dict[str, float]
+    trajectories: list[Trajectory]
+    evaluated: dict[str, list[Trajectory]]
+
+    @abstractmethod
+    def evaluate(
+        self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
+    ) -> dict[str, float]:
+        """Play held-out episodes; returns their metrics, with names that start with the prefix."""
+
+
+def rollouts_of(trainer: Trainer) -> Rollouts:
+    """The datamodule that plays the episodes of a run.
+
+    Raises:
+        ConfigError: When the trainer has none, or one of another kind.
+    """
+    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(data, Rollouts):
+        raise ConfigError(
+            f"the trainer's datamodule is of type {type(data).__name__}, but an agent learns from "
+            "episodes that it plays itself; call trainer.fit(agent, datamodule=data) with a "
+            "vagentrl.RolloutDataModule"
+        )
+    return data
+
+
+def attached(data: LightningDataModule) -> Trainer:
+    """The trainer that runs a datamodule; Lightning sets it before `setup`."""
+    assert data.trainer is not None
+    return data.trainer

@@ -1,0 +1,105 @@
+"""A Lightning trainer as the command line makes it, for notebooks and scripts too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning import Callback, Trainer
+from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+
+from vagentrl.callbacks import EngineAgreement, EvaluateAtEnds, IterationProgress, RunSummary
+from vagentrl.errors import ConfigError
+from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
+from vagentrl.modules.trainer_checks import NEEDED, check_asked
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "default_root_dir": "runs",
+    "max_epochs": -1,  # refused by `fit`, where Lightning would train for 1000 epochs
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+} | {name: needed.value for name, needed in NEEDED.items()}
+"""Arguments of Lightning's trainer where ours differ."""
+
+
+def make_trainer(
+    *,
+    callbacks: Callback | Iterable[Callback] | None = None,
+    plugins: Any = None,
+    logger: Logger | Iterable[Logger] | bool = True,
+    **trainer_arguments: Any,
+) -> Trainer:
+    """A Lightning trainer with the defaults and the callbacks of ``vagentrl fit``.
+
+    Args:
+        callbacks: Callbacks to add to the default ones (`with_default_callbacks`); one of the same
+            class takes the default's place.
+        plugins: Plugins to add; without a ``CheckpointIO`` among them, checkpoints are written by
+            `AtomicCheckpointIO`.
+        logger: True logs to TensorBoard in ``default_root_dir``; False logs nothing.
+        **trainer_arguments: Arguments of ``lightning.Trainer``. ``max_epochs`` is the number of
+            iterations. What is not given is as in `TRAINER_DEFAULTS`.
+
+    Raises:
+        ConfigError: When an iteration could not work with an argument, or Lightning refuses it.
+    """
+    arguments = TRAINER_DEFAULTS | trainer_arguments
+    check_asked(arguments)
+    if logger is True:
+        logger = TensorBoardLogger(arguments["default_root_dir"], default_hp_metric=False)
+    try:
+        return Trainer(
+            callbacks=with_default_callbacks(
+                callbacks, progress_bar=arguments.get("enable_progress_bar") is not False
+            ),
+            plugins=with_default_plugins(plugins),
+            logger=logger,
+            **arguments,
+        )
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise refused_by_lightning(error) from error
+
+
+def with_default_callbacks(
+    given: Callback | Iterable[Callback] | None, *, progress_bar: bool
+) -> list[Callback]:
+    """The given callbacks and those that every run has, unless one of the same class is given.
+
+    Every run is evaluated before the first update and after the last (`EvaluateAtEnds`), its
+    engine is compared with its actor (`EngineAgreement`), it ends with a summary (`RunSummary`)
+    and shows where it is (`IterationProgress`, unless a progress bar is given).
+    """
+    given = _as_list(given)
+    for callback in given:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"trainer.callbacks holds {callback!r}, which is no callback; give an instance of "
+                "a lightning.Callback, for example KLControl(coefficient=0.01)"
+            )
+    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), RunSummary()]
+    if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
+        wanted.insert(0, IterationProgress())
+    classes = {type(callback) for callback in given}
+    return given + [callback for callback in wanted if type(callback) not in classes]
+
+
+def with_default_plugins(given: Any) -> list[Any]:
+    """The given plugins, and one that writes a checkpoint as a whole or not at all."""
+    given = _as_list(given)
+    saves = any(isinstance(plugin, CheckpointIO) for plugin in given)
+    return given if saves else [*given, AtomicCheckpointIO()]
+
+
+def _as_list(given: Any) -> list[Any]:
+    """What Lightning takes as None, as one thing or as several, as a list."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def refused_by_lightning(error: Exception) -> ConfigError:
+    """Lightning's complaint about its trainer's arguments as an error of ours."""
+    return ConfigError(f"Lightning's trainer refuses its settings: {error}")
