@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from lightning import Trainer
 
-from vagentrl.callbacks import AgentCallback
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.rollouts import Rollouts
 
 Agent = TypeVar("Agent", bound="LoopFreeAgent")
 
@@ -20,10 +21,24 @@ class LoopFreeAgent(AgentModule):
         self.logged = {name: float(value) for name, value in dictionary.items()}
 
 
+class NoRollouts(Rollouts):
+    """A datamodule that plays nothing; what the module records goes to its report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report = {}
+
+    def evaluate(
+        self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
+    ) -> dict[str, float]:
+        raise NotImplementedError
+
+
 def attach(agent: Agent, *callbacks: AgentCallback) -> Agent:
     """Give a module a trainer, which has these callbacks and takes no step."""
     trainer: Any = Trainer(
         accelerator="cpu",
+        max_epochs=10**9,
         callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
@@ -31,7 +46,7 @@ def attach(agent: Agent, *callbacks: AgentCallback) -> Agent:
         enable_model_summary=False,
     )
     trainer.strategy.connect(agent)
-    trainer.datamodule = SimpleNamespace(report={})
+    trainer.datamodule = NoRollouts()
     agent.trainer = trainer
     for callback in callbacks:
         callback.setup(trainer, agent, "fit")

@@ -155,5 +155,6 @@ LOSSES: dict[str, LossCase] = {
 AGGREGATIONS: dict[Mode, Aggregation] = {
     "constant_length": Aggregation("constant_length", CONSTANT_LENGTH),
     "token_mean": Aggregation("token_mean"),
+    "turn_mean": Aggregation("turn_mean"),
     "trajectory_mean": Aggregation("trajectory_mean"),
 }

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from tests.exact.models import TEMPERATURE
+from tests import toy
+from tests.exact.models import BANNED, TEMPERATURE
 from tests.exact.world import Batch, Episodes
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.engines import ScriptedEngine
 from vagentrl.engines.base import Sampling
 from vagentrl.rollout.collector import Episode
+from vagentrl.rollout.source import CollectionPlan, EpisodeSource
 from vagentrl.types import Trajectory
 
 
@@ -28,8 +31,10 @@ class EnumeratedCollector:
         self.worlds = worlds
         self.batches = batches
         self.pools: dict[str, Any] = {}
+        self.engine = ScriptedEngine([], encode=lambda text: [])
 
     def collect(self, episodes: Sequence[Episode], *_: Any) -> list[Trajectory]:
+        """The trajectories of these episodes, by their iteration and group."""
         members = Counter[int]()
         trajectories = []
         for episode in episodes:
@@ -52,18 +57,27 @@ class EnumeratedData(RolloutDataModule):
     def __init__(
         self, worlds: Sequence[Episodes], batches: Sequence[Batch], **settings: Any
     ) -> None:
-        unused: Any = None
         super().__init__(
-            env=unused,
-            engine=ScriptedEngine([], encode=lambda text: []),
+            env=toy.Countdown,  # no environment is made
             sampling=Sampling(temperature=TEMPERATURE),
             group_size=len(batches[0].groups[0]),
+            at_limit="bootstrap",
             **settings,
         )
         self.batches = batches
         collector: Any = EnumeratedCollector(worlds, batches)
-        self.collector = collector
-        self.renderer = unused
+        renderer: Any = SimpleNamespace(banned_ids=BANNED)
+        self.collector, self.renderer = collector, renderer
+        plan = CollectionPlan(
+            groups=self.groups,
+            group_size=self.group_size,
+            turns=None,
+            filter=self.filter,
+            sampling=self.sampling,
+            staleness=0,
+            seed=self.seed,
+        )
+        self.source = EpisodeSource(collector, plan)
 
     def setup(self, stage: str) -> None:
         """Load no tokenizer and start no environment."""

@@ -55,7 +55,6 @@ def run(**settings: Any) -> Gradients:
         optimizer=AdamW(actor_lr=0.0, critic_lr=0.0),
         **SETTINGS,
     )
-    agent.build()
     total = SumOfGradients(batches)
     trainer = Trainer(
         accelerator="cpu",

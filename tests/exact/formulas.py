@@ -15,7 +15,7 @@ from tests.exact.world import Path
 
 Values = Sequence[float]  # the critic's value of each state, by its row
 Group = Sequence[Path]
-Mode = Literal["token_mean", "trajectory_mean", "constant_length"]
+Mode = Literal["token_mean", "turn_mean", "trajectory_mean", "constant_length"]
 
 
 class Credit(NamedTuple):
@@ -242,9 +242,12 @@ def _discounted_sum(rewards: Sequence[float], gamma: float) -> float:
 # ------------------------------------------------------------------------------------- aggregation
 
 
-def weight(path: Path, batch: Sequence[Path], mode: Mode, constant_length: int) -> float:
+def weights(path: Path, batch: Sequence[Path], mode: Mode, constant_length: int) -> list[float]:
     """Weight of each token of an episode in the loss of its batch."""
     if mode == "token_mean":
-        return 1 / sum(len(each) for each in batch)
+        return [1 / sum(len(each) for each in batch)] * len(path)
+    if mode == "turn_mean":
+        turns = sum(len(_turns(each)) for each in batch)
+        return [1 / (turns * path.turns.count(turn)) for turn in path.turns]
     length = len(path) if mode == "trajectory_mean" else constant_length
-    return 1 / (len(batch) * length)
+    return [1 / (len(batch) * length)] * len(path)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from tests.exact.world import VOCABULARY, A, B, state_rows
 from tests.loop_free import LoopFreeAgent, attach
 from vagentrl.advantages import AdvantageEstimator
-from vagentrl.callbacks import AgentCallback
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.callback import AgentCallback
 from vagentrl.types import Credit, RolloutBatch, Scores
 
 TEMPERATURE = 0.8

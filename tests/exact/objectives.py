@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.exact.formulas import Estimate, Mode, Values, weight
+from tests.exact.formulas import Estimate, Mode, Values, weights
 from tests.exact.trainer_path import Gradients
 from tests.exact.world import Batch, Path, probabilities
 from vagentrl.modules.agent import AgentModule
@@ -69,13 +69,13 @@ def lay_out(
         paths = [path for group in groups for path in group]
         credits = [credit for group in estimate(groups, values) for credit in group]
         for path, credit in zip(paths, credits, strict=True):
-            share = batch.probability * weight(path, paths, mode, CONSTANT_LENGTH)
+            shares = weights(path, paths, mode, CONSTANT_LENGTH)
             added = (
                 path.states,
                 path.actions,
                 [turn + number for number in path.turns],
                 [episode] * len(path),
-                [share] * len(path),
+                [batch.probability * share for share in shares],
                 credit.advantages,
                 credit.returns or [0.0] * len(path),
             )
@@ -107,6 +107,8 @@ def ppo(low: float, high: float, dual_clip: float | None = None) -> LossFormula:
 
 
 def gspo(low: float, high: float) -> LossFormula:
+    """With turns as sequences."""
+
     def loss(logprobs: Tensor, old: Tensor, advantages: Tensor, turns: Tensor) -> Tensor:
         count = int(turns.max()) + 1
         sums = logprobs.new_zeros(count).index_add(0, turns, (logprobs - old).detach())
@@ -132,10 +134,13 @@ def _clipped_surrogate(ratio: Tensor, advantages: Tensor, low: float, high: floa
 
 def kl(kind: str, logprobs: Tensor, reference: Tensor) -> Tensor:
     """Schulman's estimates of KL(policy || reference)."""
+    k2 = (logprobs - reference) ** 2 / 2
+    k3 = (reference - logprobs).exp() - 1 - (reference - logprobs)
     return {
         "k1": logprobs - reference,
-        "k2": (logprobs - reference) ** 2 / 2,
-        "k3": (reference - logprobs).exp() - 1 - (reference - logprobs),
+        "k2": k2,
+        "k3": k3,
+        "k3+": k3.detach() + k2 - k2.detach(),
     }[kind]
 
 

@@ -68,11 +68,12 @@ def test_in_the_loss_the_expected_gradient_is_the_documented_one(
     close(one.gradients("CISPO", mode), one.documented("CISPO", mode))
 
 
-@pytest.mark.parametrize(("kind", "forward"), [("k2", True), ("k3", False)])
-def test_in_the_loss_k2_has_the_gradient_of_one_divergence_and_k3_of_the_other(
+@pytest.mark.parametrize(("kind", "forward"), [("k2", True), ("k3", False), ("k3+", True)])
+def test_in_the_loss_k3_alone_has_the_gradient_of_the_backward_divergence(
     kind: KLKind, forward: bool
 ):
-    """In the visited states, k2 KL(policy || reference) and k3 KL(reference || policy)."""
+    """In the visited states: KL(reference || policy), where the others have that of KL(policy ||
+    reference)."""
     one = Experiment(ESTIMATORS["MaskedGAE"], kl=KLControl(BETA, "loss", kind), **SETTINGS)
     plain = Experiment(ESTIMATORS["MaskedGAE"], **SETTINGS)
     assert one.reference is not None

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.exact import objectives, trainer_path
 from tests.exact.cases import AGGREGATIONS, ESTIMATORS, LOSSES
@@ -13,7 +14,7 @@ from tests.exact.formulas import Mode
 from tests.exact.objectives import CONSTANT_LENGTH
 from tests.exact.trainer_path import Gradients
 from vagentrl import losses
-from vagentrl.losses import PolicyLoss, Reinforce, TruncatedImportance
+from vagentrl.losses import ImportanceMask, PolicyLoss, Reinforce, TruncatedImportance
 from vagentrl.losses.importance import Level
 
 close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-11)
@@ -132,42 +133,78 @@ def test_the_loss_is_the_sum_over_micro_batches_and_ranks(
 # ------------------------------------------------------------------------------ importance weights
 
 
-@cache
-def sampled_by_another_policy() -> Experiment:
-    """Batches that a policy nearer to uniform has sampled."""
-    case = ESTIMATORS["MaskedGAE"]
-    own = Experiment(case).old_logprobs
-    sampler = (0.3 * own).log_softmax(-1).float().double()  # `collate` stores float32
-    return Experiment(case, sampler=sampler, entropy_coef=0.0, value_coef=0.0)
+def another_sampler() -> Tensor:
+    """A policy that is nearer to uniform than the actor."""
+    own = Experiment(ESTIMATORS["MaskedGAE"]).old_logprobs
+    return (0.3 * own).log_softmax(-1).float().double()  # `collate` stores float32
 
 
-def weighted_gradients(importance: TruncatedImportance | None) -> Gradients:
-    """The gradient of the plain policy loss with importance weights."""
-    one = sampled_by_another_policy()
-    one.agent.policy_loss = Reinforce(importance)
-    one.agent.aggregation = AGGREGATIONS["constant_length"]
+def off_policy(importance: TruncatedImportance | None) -> Experiment:
+    return Experiment(
+        ESTIMATORS["MaskedGAE"],
+        sampler=another_sampler(),
+        policy_loss=Reinforce(importance),
+        aggregation=AGGREGATIONS["constant_length"],
+        entropy_coef=0.0,
+        value_coef=0.0,
+    )
+
+
+def expected_gradients(one: Experiment) -> Gradients:
     return trainer_path.expected_gradients(one.agent, one.assessed)
 
 
-def test_importance_weights_of_whole_rows_give_the_true_gradient():
-    true = of_actor(sampled_by_another_policy().true())
+@pytest.mark.parametrize("level", ["row", "trajectory"])
+def test_importance_weights_of_whole_trajectories_give_the_true_gradient(level: Level):
+    one = off_policy(TruncatedImportance(level, cap=None))
+    true = of_actor(one.true())
     # float32 log-probs sum to a probability of 1 up to 1e-7
-    found = of_actor(weighted_gradients(TruncatedImportance("row", cap=1e9)))
-    close(found, true, rtol=1e-6, atol=1e-8)
-    assert (of_actor(weighted_gradients(None)) - true).norm() > 0.1 * true.norm()
+    close(of_actor(expected_gradients(one)), true, rtol=1e-6, atol=1e-8)
+    uncorrected = of_actor(expected_gradients(off_policy(None)))
+    assert (uncorrected - true).norm() > 0.1 * true.norm()
 
 
-@pytest.mark.parametrize("cap", [1.1, 1e9])
-@pytest.mark.parametrize("level", get_args(Level))
-def test_importance_weights_are_capped_products_of_ratios(level: Level, cap: float):
-    one = sampled_by_another_policy()
+@pytest.mark.parametrize(
+    ("level", "geometric"),
+    [
+        ("token", False),
+        ("turn", False),
+        ("turn", True),
+        ("trajectory", False),
+        ("trajectory", True),
+    ],
+)
+def test_importance_weights_are_ratios_within_limits_and_0_where_masked(
+    level: Level, geometric: bool
+):
+    mask = ImportanceMask("turn", low=0.8, high=1.06)
+    one = off_policy(TruncatedImportance(level, 1.04, 0.95, geometric, (mask,)))
     tokens = one.tokens("constant_length")
     logs = tokens.of(one.old_logprobs) - tokens.of(one.sampler)
-    units = {"token": torch.arange(len(logs)), "turn": tokens.turns, "row": tokens.episodes}[level]
-    weights = torch.zeros(len(logs)).index_add(0, units, logs)[units].exp().clamp(max=cap)
-    assert (weights == cap).any() == (cap == 1.1)
-    logprobs = tokens.of(one.agent.logprob_table())
-    loss = -(tokens.weights * weights * tokens.advantages * logprobs).sum()
-    close(
-        weighted_gradients(TruncatedImportance(level, cap)), objectives.gradients(loss, one.agent)
-    )
+    units = {"token": torch.arange(len(logs)), "turn": tokens.turns, "trajectory": tokens.episodes}
+
+    def ratio(level: str, geometric: bool) -> Tensor:
+        sums = torch.zeros(len(logs)).index_add(0, units[level], logs)
+        lengths = units[level].bincount(minlength=len(logs)) if geometric else torch.tensor(1)
+        return (sums / lengths).exp()[units[level]]
+
+    limited = ratio(level, geometric).clamp(0.95, 1.04)
+    kept = (ratio("turn", False) >= 0.8) & (ratio("turn", False) <= 1.06)
+    for case in (kept, ~kept, limited == 0.95, limited == 1.04):
+        assert case.any()
+    weights = tokens.weights * kept * limited
+    loss = -(weights * tokens.advantages * tokens.of(one.agent.logprob_table())).sum()
+    close(expected_gradients(one), objectives.gradients(loss, one.agent))
+
+
+def test_normalized_importance_weights_have_mean_1_in_each_batch():
+    """With constant_length every token of a batch counts the same in the mean."""
+    one = off_policy(TruncatedImportance("token", cap=None, normalize=True))
+    tokens = one.tokens("constant_length")
+    ratio = (tokens.of(one.old_logprobs) - tokens.of(one.sampler)).exp()
+    batch_of = tokens.episodes // 2
+    count = int(batch_of.max()) + 1
+    means = torch.zeros(count).index_add(0, batch_of, ratio) / batch_of.bincount(minlength=count)
+    weights = tokens.weights * ratio / means[batch_of]
+    loss = -(weights * tokens.advantages * tokens.of(one.agent.logprob_table())).sum()
+    close(expected_gradients(one), objectives.gradients(loss, one.agent))

@@ -1,5 +1,7 @@
 """The enumeration is complete, and the tables hold what the models compute."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -42,7 +44,8 @@ def test_episodes_differ_in_all_that_an_estimator_may_depend_on():
 def test_the_tables_hold_what_the_models_compute(world: Episodes, critic: str):
     agent = make_agent(MASKED_GAE, critic=critic)
     assert agent.critic is not None
-    rollout = collate(world, None, temperature=TEMPERATURE)  # pyright: ignore (without images)
+    no_images: Any = None
+    rollout = collate(world, no_images, temperature=TEMPERATURE, at_limit="bootstrap")
     hidden = agent.actor.states(rollout)
     logprobs, entropies = agent.actor.logprobs(hidden, rollout, with_entropy=True)
     values = agent.critic(rollout, hidden)

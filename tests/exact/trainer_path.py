@@ -22,7 +22,7 @@ from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 Gradients = dict[str, Tensor]  # by the parameter's name
-IDS = ("turn_ids", "state_ids")  # padded with -1
+IDS = ("turn_ids", "state_ids", "policy_version")  # padded with -1
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _collate(worlds: Sequence[Episodes], batch: Batch) -> RolloutBatch:
         for index in group
     ]
     no_images: Any = None
-    return collate(played, no_images, temperature=TEMPERATURE)
+    return collate(played, no_images, temperature=TEMPERATURE, at_limit="bootstrap")
 
 
 def expected_step(
