@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
-from vagentrl.errors import ConfigError, PartError
+from vagentrl.errors import ConfigError, PartError, seen
 from vagentrl.types import Reply, Representation, State
 
 _ASKED = {
@@ -129,6 +129,11 @@ class ReplyFormat:
         thought: str = "",
     ) -> str:
         """The well-formed reply that says this; what the format has no place for is left out."""
+        if isinstance(actions, str):
+            raise PartError(
+                f"the actions of a reply are {seen(actions)}; give a tuple of strings, and let "
+                "oracle() return one"
+            )
         separator = self.action_separator
         if separator is None and len(actions) != 1:
             raise ConfigError(

@@ -24,6 +24,7 @@ from vagentrl.ranks import run_folder
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
+from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class WorldModelReward(AgentCallback):
                     f"WorldModelReward.{kind}_coefficient is {coefficient}; right claims would "
                     "cost: give 0 or more"
                 )
+        check_signatures(judge)
         self.judge = judge
         self.relative = relative
         self.on_failure = on_failure

@@ -149,7 +149,7 @@ class Engine(ABC):
             raise PartError.returned(self, "generate", answer, wanted)
         generation = await answer
         if not isinstance(generation, Generation):
-            wanted = "return Generation(reply_ids, logprobs, finish)"
+            wanted = "return Generation(reply_ids, logprobs, finish, policy_version)"
             raise PartError.returned(self, "generate", generation, wanted)
         problem = _problem(generation)
         if problem is not None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from lightning import Callback
 
-from vagentrl.contracts import check_report, check_rollout, check_term, check_trajectories
+from vagentrl.contracts import check_finite, check_tensor
+from vagentrl.errors import PartError, seen
+from vagentrl.types import RolloutBatch, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vagentrl.modules.agent import AgentModule
-    from vagentrl.types import RolloutBatch, Scores, TrainBatch, Trajectory, Turn
+    from vagentrl.types import Scores, TrainBatch, Turn
 
 
 class AgentCallback(Callback):
@@ -77,6 +81,8 @@ class AgentCallback(Callback):
 class CallbackHooks:
     """Calls the hooks of all `AgentCallback`s of a trainer, in the order of the trainer's list.
 
+    What a hook returns is checked before the next callback gets it.
+
     Args:
         agent: The module in training, which every hook gets.
     """
@@ -100,30 +106,63 @@ class CallbackHooks:
     def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         for callback in self.callbacks:
             answer = callback.on_trajectories(self._agent, trajectories)
-            trajectories = check_trajectories(callback, "on_trajectories", answer)
+            trajectories = _episodes(callback, "on_trajectories", answer)
         return trajectories
 
     def on_report(self, report: dict[str, float]) -> None:
         for callback in self.callbacks:
             callback.on_report(self._agent, report)
-            check_report(callback, "on_report", report)
+            _check_report(callback, "on_report", report)
 
     def on_evaluation(
         self, trajectories: list[Trajectory], report: dict[str, float]
     ) -> list[Trajectory]:
         for callback in self.callbacks:
             answer = callback.on_evaluation(self._agent, trajectories, report)
-            trajectories = check_trajectories(callback, "on_evaluation", answer)
-            check_report(callback, "on_evaluation", report)
+            trajectories = _episodes(callback, "on_evaluation", answer)
+            _check_report(callback, "on_evaluation", report)
         return trajectories
 
     def on_scores(self, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         for callback in self.callbacks:
             answer = callback.on_scores(self._agent, rollout, scores)
-            rollout = check_rollout(callback, answer, rollout)
+            rollout = _batch(callback, answer, rollout)
         return rollout
 
     def policy_loss_terms(self, batch: TrainBatch, logprobs: Tensor) -> list[Tensor]:
         """The losses per token that callbacks add, each ``(B, T)``."""
         terms = ((c, c.policy_loss_term(self._agent, batch, logprobs)) for c in self.callbacks)
-        return [check_term(c, term, like=logprobs) for c, term in terms if term is not None]
+        return [_per_token(c, term, logprobs) for c, term in terms if term is not None]
+
+
+def _episodes(callback: AgentCallback, hook: str, answer: object) -> list[Trajectory]:
+    if isinstance(answer, list) and all(isinstance(item, Trajectory) for item in answer):
+        return answer
+    wanted = "return the list of trajectories, changed or as it was given"
+    raise PartError.returned(callback, hook, answer, wanted)
+
+
+def _check_report(callback: AgentCallback, hook: str, report: Mapping[str, object]) -> None:
+    for name, value in report.items():
+        if not isinstance(name, str) or not isinstance(value, Real):
+            raise PartError(
+                f"{type(callback).__name__}.{hook} left {seen(value)} in the report under "
+                f"{name!r}; give a float under a string"
+            )
+
+
+def _batch(callback: AgentCallback, answer: object, given: RolloutBatch) -> RolloutBatch:
+    hook = "on_scores"
+    if not isinstance(answer, RolloutBatch):
+        wanted = "return the rollout, changed by dataclasses.replace or as it was given"
+        raise PartError.returned(callback, hook, answer, wanted)
+    if answer is not given:
+        rewards = given.rewards
+        check_tensor(callback, hook, answer.rewards, "(B, T)", rewards.shape, rewards.device)
+        check_finite(f"{type(callback).__name__}.{hook}", answer.rewards, "rewards must be finite")
+    return answer
+
+
+def _per_token(callback: AgentCallback, answer: object, like: Tensor) -> Tensor:
+    hook = "policy_loss_term"
+    return check_tensor(callback, hook, answer, "(B, T)", like.shape, like.device)

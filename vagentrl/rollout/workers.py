@@ -26,6 +26,7 @@ import numpy as np
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError, EnvError, VagentError, seen
 from vagentrl.formats import ReplyFormat
+from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
 
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -61,6 +62,7 @@ def initial_state(environment: Environment, seed: int) -> Hashable | None:
 
 def traits(environment: Environment) -> tuple[bool, float]:
     """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
+    check_signatures(environment)
     if not environment.initialised:
         raise ConfigError(
             f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
@@ -401,13 +403,26 @@ def make(factory: EnvironmentFactory, name: str) -> Environment:
     except VagentError:
         raise
     except Exception as error:  # the boundary
-        raise ConfigError(f"environment {name!r} cannot be made: {_where(error)}") from error
+        raise ConfigError(
+            f"environment {name!r} cannot be made: {_where(error)}{_too_early(error)}"
+        ) from error
     if not isinstance(environment, Environment):
         raise ConfigError(
             f"environment {name!r} is made by {factory!r}, which gives a "
             f"{type(environment).__name__}; let it return a vagentrl.Environment"
         )
     return environment
+
+
+def _too_early(error: Exception) -> str:
+    """Advice where an `__init__` uses what its base's sets."""
+    if (
+        isinstance(error, AttributeError)
+        and isinstance(error.obj, Environment)
+        and not error.obj.initialised
+    ):
+        return "; begin its __init__ with super().__init__(…)"
+    return ""
 
 
 def _check_picklable(factory: EnvironmentFactory, name: str) -> None:
