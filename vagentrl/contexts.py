@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, PartError
 
 Thoughts = Literal["keep", "strip"]
 
 
 class Context(ABC):
-    """Chooses the earlier turns that stand in the model's context.
+    """Chooses the earlier turns that stand in the model's context; subclasses write ``start``.
 
     A turn whose context continues the one before it, token by token, shares a training row with it.
     Where the past is cut or rewritten a new row begins, so that every sampled token is trained in
@@ -28,12 +28,13 @@ class Context(ABC):
         ConfigError: When ``thoughts`` is neither.
     """
 
-    memory: int | None
+    memory: int | None = None
+    thoughts: Thoughts = "keep"
 
     def __init__(self, thoughts: Thoughts = "keep") -> None:
         if thoughts not in ("keep", "strip"):
             raise ConfigError(f"thoughts is {thoughts!r}; choose 'keep' or 'strip'")
-        self.thoughts: Thoughts = thoughts
+        self.thoughts = thoughts
 
     @abstractmethod
     def start(self, turn: int) -> int:
@@ -42,6 +43,17 @@ class Context(ABC):
         Args:
             turn: Index of the turn that is to be played, from 0.
         """
+
+    def __call__(self, turn: int) -> int:
+        """The oldest turn that the subclass shows, checked."""
+        start = self.start(turn)
+        oldest = 0 if self.memory is None else max(turn - self.memory, 0)
+        if not isinstance(start, int) or not oldest <= start <= turn:
+            wanted = f"return the index of a turn from {oldest} to {turn}"
+            if oldest:
+                wanted += f", for its memory is {self.memory} (None remembers all turns)"
+            raise PartError.returned(self, f"start({turn})", start, wanted)
+        return start
 
 
 class FullHistory(Context):

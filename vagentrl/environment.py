@@ -10,9 +10,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from vagentrl.errors import ConfigError, EnvError
+from vagentrl.errors import ConfigError, EnvError, seen
 from vagentrl.formats import FreeThink, ReplyFormat
 from vagentrl.types import Observation, Reply, State, StepResult
 
@@ -68,8 +69,16 @@ class Environment(ABC):
         format: How the agent is asked to reply, and how its reply is parsed.
     """
 
+    initialised = False
+    """Whether `Environment.__init__` was called, which subclasses may forget."""
+
     def __init__(self, format: ReplyFormat | None = None) -> None:
+        if format is not None and not isinstance(format, ReplyFormat):
+            raise ConfigError(
+                f"format is {seen(format)}; give an instance of a reply format, such as NoThink()"
+            )
         self.format = format if format is not None else FreeThink()
+        self.initialised = True
 
     @property
     def replays(self) -> bool:
@@ -248,6 +257,9 @@ class ActionEnvironment(Environment):
         terminated = False
         for action in self._executable([None] if malformed else asked):
             outcome = self._act(action)
+            if not isinstance(outcome, Outcome) or not isinstance(outcome.reward, Real):
+                wanted = "return Outcome(reward, done, success), the reward a float"
+                raise EnvError.returned(self, "_act", outcome, wanted)
             reward += outcome.reward
             played += 1
             changed += outcome.changed
@@ -279,6 +291,8 @@ class ActionEnvironment(Environment):
     def _show(self) -> Observation:
         """What the agent sees now, and what is left of the limits if it is told."""
         observation = self._observe()
+        if not isinstance(observation, Observation):
+            raise EnvError.returned(self, "_observe", observation, "return an Observation")
         if not self.show_turns_left:
             return observation
         left = f"Turns left: {self.turn_limit - self._turns}."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate, compress
 from statistics import stdev
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, PartError
 from vagentrl.types import Trajectory
 
 NO_SPREAD = 1e-6
@@ -18,7 +18,7 @@ FLOAT32_ROUNDING = 2.0**-23
 
 
 class GroupFilter(ABC):
-    """Keeps groups by how much the returns of their members differ.
+    """Keeps groups by how much the returns of their members differ; subclasses write ``keep``.
 
     A group whose members all did equally well has nothing to compare, and so nothing to learn from
     (RAGEN's StarPO-S: arXiv 2504.20073, section 4.2).
@@ -34,11 +34,24 @@ class GroupFilter(ABC):
 
     @abstractmethod
     def keep(self, spreads: Sequence[float]) -> list[bool]:
-        """Whether to keep each group.
+        """Whether to keep each group: a list of bools, as long as `spreads`.
 
         Args:
-            spreads: Standard deviation of each group's returns; 0 where they are equal.
+            spreads: Standard deviation of each group's returns, in units of reward; 0 where they
+                are equal.
         """
+
+    def __call__(self, spreads: Sequence[float]) -> list[bool]:
+        """What the subclass keeps, checked."""
+        kept = self.keep(spreads)
+        if (
+            not isinstance(kept, list)
+            or len(kept) != len(spreads)
+            or not all(isinstance(each, bool) for each in kept)
+        ):
+            wanted = f"return a list with True or False for each of the {len(spreads)} groups"
+            raise PartError.returned(self, "keep", kept, wanted)
+        return kept
 
 
 class KeepAll(GroupFilter):
@@ -158,7 +171,7 @@ def select_groups(
     for trajectory in trajectories:
         groups.setdefault(trajectory.group_id, []).append(trajectory)
     spreads = [_spread(group) for group in groups.values()]
-    return list(compress(groups.values(), filter.keep(spreads))), spreads
+    return list(compress(groups.values(), filter(spreads))), spreads
 
 
 def _spread(group: Sequence[Trajectory]) -> float:

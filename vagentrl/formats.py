@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, PartError, seen
 from vagentrl.types import Reply, Representation, State
 
 _ASKED = {
@@ -25,7 +26,9 @@ _REPRESENTED = {
 
 
 class ReplyFormat:
-    """Base of the formats; a subclass names its sections.
+    """Base of the formats; a subclass names its sections, or writes `instructions` and `parse`.
+
+    The collector calls the format itself, which checks what `parse` returns.
 
     Args:
         action_separator: Stands between the actions of one answer; None reads the whole answer
@@ -37,6 +40,7 @@ class ReplyFormat:
     """The claims inside ``<think>``, in order: ``observation``, ``prediction`` or both."""
     state: Representation | None = None
     """The representation that claims are asked in; None without claims."""
+    action_separator: str | None = ","
 
     def __init__(self, action_separator: str | None = ",") -> None:
         if action_separator is not None and not action_separator:
@@ -44,10 +48,16 @@ class ReplyFormat:
                 "action_separator is empty; give a string, or null for one action per answer"
             )
         self.action_separator = action_separator
+
+    @cached_property
+    def _tags(self) -> list[str]:
         claims = [tag for claim in self.claims for tag in (f"<{claim}>", f"</{claim}>")]
         think = ["<think>", *claims, "</think>"] if self.thinks else []
-        self._tags = [*think, "<answer>", "</answer>"]
-        self._splitter = re.compile("(" + "|".join(self._tags) + ")")
+        return [*think, "<answer>", "</answer>"]
+
+    @cached_property
+    def _splitter(self) -> re.Pattern[str]:
+        return re.compile("(" + "|".join(self._tags) + ")")
 
     def instructions(self, actions_per_turn: int, state_schema: str | None = None) -> str:
         """Asks for the format.
@@ -74,10 +84,21 @@ class ReplyFormat:
             lines.append(f"Write a state {_REPRESENTED[self.state]}{schema}")
         return "\n".join(lines)
 
+    def __call__(self, text: str) -> Reply:
+        """The reply that `parse` reads, checked."""
+        reply = self.parse(text)
+        if not isinstance(reply, Reply):
+            wanted = "return a Reply; a malformed one has no actions and a `problem`"
+            raise PartError.returned(self, "parse", reply, wanted)
+        return reply
+
     def parse(self, text: str) -> Reply:
-        """Reads a reply; the first thing wrong with it, if any, is named in ``problem``.
+        """Read a reply; the first thing wrong with it, if any, is named in ``problem``.
 
         An empty thought is well formed: how much to think is the agent's affair.
+
+        Args:
+            text: What the agent wrote, without the token that ends its turn.
         """
         parts = self._splitter.split(text)
         texts, tags = parts[::2], parts[1::2]
@@ -108,6 +129,11 @@ class ReplyFormat:
         thought: str = "",
     ) -> str:
         """The well-formed reply that says this; what the format has no place for is left out."""
+        if isinstance(actions, str):
+            raise PartError(
+                f"the actions of a reply are {seen(actions)}; give a tuple of strings, and let "
+                "oracle() return one"
+            )
         separator = self.action_separator
         if separator is None and len(actions) != 1:
             raise ConfigError(
@@ -117,7 +143,7 @@ class ReplyFormat:
         given = {"observation": observation, "prediction": prediction}
         claims = [self._claim(name, given[name]) for name in self.claims]
         text = self._fill(claims, thought, (separator or "").join(actions))
-        reply = self.parse(text)
+        reply = self(text)
         if reply.problem is not None or reply.actions != tuple(a.strip() for a in actions):
             raise ConfigError(
                 f"{type(self).__name__} cannot carry the actions {list(actions)}: "

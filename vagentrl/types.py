@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from vagentrl.errors import ShapeError
+from PIL.Image import Image
+
+from vagentrl.errors import PartError, ShapeError, seen
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
     from torch import Tensor
 
 IMAGE_PLACEHOLDER = "<image>"
@@ -52,6 +53,19 @@ class Observation:
     hint: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise PartError(f"an observation's text is {seen(self.text)}; give a string")
+        if not isinstance(self.images, tuple):
+            raise PartError(
+                f"an observation's images are {seen(self.images)}; give a tuple, which is (image,) "
+                "for a single one"
+            )
+        for image in self.images:
+            if not isinstance(image, Image):
+                raise PartError(
+                    f"an observation's image is {seen(image)}; give a PIL image, such as "
+                    "PIL.Image.fromarray(pixels) with uint8 pixels (height, width, 3)"
+                )
         placeholders = self.text.count(IMAGE_PLACEHOLDER)
         if placeholders != len(self.images):
             raise ShapeError(
@@ -80,6 +94,13 @@ class Reply:
     observation_claim: str | None = None
     prediction_claim: str | None = None
     problem: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.actions, tuple):
+            raise PartError(
+                f"a reply's actions are {seen(self.actions)}; give a tuple of strings, which is "
+                "(action,) for a single one"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,14 @@ class State:
     natural: str
     structured: str
     symbolic: str
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, str):
+                raise PartError(
+                    f"State.{name} is {seen(value)}; give a string, such as json.dumps(…) makes "
+                    "for `structured`"
+                )
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _serve(connection: Connection, judge: Judge) -> None:
     async def answer(number: int, claim: Claim) -> None:
         outcome: Verdict | JudgeError
         try:
-            outcome = await judge.judge(claim)
+            outcome = await judge(claim)
         except JudgeError as error:
             outcome = error
         except Exception as error:  # every claim must get an answer

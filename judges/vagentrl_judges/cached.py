@@ -68,7 +68,7 @@ class Cached(Judge):
             self.hits += 1
             return verdict
         self.misses += 1
-        verdict = await self.inner.judge(claim)
+        verdict = await self.inner(claim)
         try:
             await asyncio.to_thread(write, file, verdict)
         except OSError as error:

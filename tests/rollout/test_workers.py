@@ -87,7 +87,10 @@ def test_an_episode_is_played_in_a_thread():
         ("raise", r"environment 'maze' failed in step: KeyError: 'door' \(.*test_workers.py:\d+\)"),
         ("stop iteration", r"environment 'maze' failed in step: StopIteration"),
         ("exit", r"environment 'maze' failed in step: SystemExit: enough"),
-        ("nothing", r"environment 'maze' failed in step: .* type NoneType, not StepResult"),
+        (
+            "nothing",
+            r"environment 'maze' failed in step: Obedient.step returned None; return StepResult",
+        ),
         ("nan", r"environment 'maze' failed in step: the reward is nan"),
     ],
 )

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from vagentrl.contracts import check_tensor
 from vagentrl.types import RolloutBatch
 
 
@@ -54,6 +55,10 @@ class Streams:
         streams = rows.new_full((self.shape.numel(),), fill)
         streams[self.slots] = rows.flatten()[self.cells]
         return streams.view(self.shape)
+
+    def check(self, part: object, method: str, value: object) -> Tensor:
+        """A part's answer, if it is a float tensor ``(N, S)`` on the device of the batch."""
+        return check_tensor(part, method, value, "(N, S)", self.shape, self.cells.device)
 
     def scatter(self, streams: Shaped[Tensor, "N S"]) -> Shaped[Tensor, "B T"]:
         """Each token back in its row and column, 0 everywhere else."""

@@ -17,13 +17,14 @@ from vagentrl.claims import Audit, ClaimFilter, JudgementLog, TemplatePenalty
 from vagentrl.claims.background import BackgroundLoop
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.claims.judgement import Judgement
-from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.errors import ConfigError, JudgeError, PartError
 from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
+from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class WorldModelReward(AgentCallback):
                     f"WorldModelReward.{kind}_coefficient is {coefficient}; right claims would "
                     "cost: give 0 or more"
                 )
+        check_signatures(judge)
         self.judge = judge
         self.relative = relative
         self.on_failure = on_failure
@@ -240,9 +242,9 @@ class WorldModelReward(AgentCallback):
             if problem := rule.problem(claim, claims, self._system_prompt):
                 return _Asked(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
         assert self._loop is not None
-        verdict = self._loop.submit(self.judge.judge(claim))
+        verdict = self._loop.submit(self.judge(claim))
         if training and self.audit is not None and self.audit.samples(claim):
-            return _Asked(claim, verdict, self._loop.submit(self.audit.judge.judge(claim)))
+            return _Asked(claim, verdict, self._loop.submit(self.audit.judge(claim)))
         return _Asked(claim, verdict)
 
     def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
@@ -340,6 +342,8 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
     """A verdict, or why there is none."""
     try:
         return future.result(), None
+    except PartError:  # it would fail on every claim
+        raise
     except Exception as error:  # the boundary: a judge that fails is counted, not fatal
         return None, f"{type(error).__name__}: {error}"
 

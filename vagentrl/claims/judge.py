@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 
-from vagentrl.errors import JudgeError
+from vagentrl.errors import JudgeError, PartError, seen
 from vagentrl.types import Claim, ClaimKind
 
 __all__ = ["Claim", "ClaimKind", "Judge", "Verdict"]
@@ -25,12 +26,17 @@ class Verdict:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.score <= 1:  # also rejects nan
-            raise JudgeError(f"a verdict's score is {self.score}; scores must be from 0 to 1")
+        if not isinstance(self.score, Real) or not 0 <= self.score <= 1:  # NaN is neither
+            raise JudgeError(
+                f"a verdict's score is {seen(self.score)}; a judge gives a number from 0 to 1"
+            )
 
 
 class Judge(ABC):
-    """Scores claims; many coroutines call `judge` concurrently."""
+    """Scores claims; many coroutines call the judge concurrently.
+
+    The trainer calls the judge itself, which checks what `judge` returns.
+    """
 
     @abstractmethod
     async def judge(self, claim: Claim) -> Verdict:
@@ -39,6 +45,16 @@ class Judge(ABC):
         Raises:
             JudgeError: When the judge fails. A failure is never reported as a score of 0.
         """
+
+    async def __call__(self, claim: Claim) -> Verdict:
+        """The verdict that the subclass gives, checked."""
+        answer = self.judge(claim)
+        if not isinstance(answer, Awaitable):
+            raise PartError.returned(self, "judge", answer, "write it as `async def judge`")
+        verdict = await answer
+        if not isinstance(verdict, Verdict):
+            raise PartError.returned(self, "judge", verdict, "return Verdict(score, reason)")
+        return verdict
 
     def identity(self) -> str:
         """Return a text with all settings that affect verdicts; it is part of a cache's key."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, get_args
 
-from vagentrl.errors import ConfigError, EngineError
+from vagentrl.errors import ConfigError, EngineError, PartError, seen
 from vagentrl.types import Finish, VisionInputs
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Generation:
     """A sampled reply.
 
     Attributes:
-        reply_ids: The sampled tokens, including a final stop token if there is one.
+        reply_ids: The sampled tokens, at least one, including a final stop token if there is one.
         logprobs: Log-probs of `reply_ids` under the distribution after temperature and before
             top-p and top-k.
         finish: ``stop`` if the model ended the reply, ``length`` if it hit the token limit.
@@ -105,6 +107,8 @@ class Engine(ABC):
     """Samples replies.
 
     All methods are called from one thread; many coroutines call `generate` concurrently.
+
+    The collector calls the engine itself, which checks what `generate` returns.
 
     Attributes:
         samples_from_copy: Whether the engine samples from its own copy of the weights, so that
@@ -142,6 +146,21 @@ class Engine(ABC):
             EngineDead: When no request can be answered any more, which ends the run.
         """
 
+    async def __call__(self, request: GenerationRequest) -> Generation:
+        """The reply that the subclass samples, checked."""
+        answer = self.generate(request)
+        if not isinstance(answer, Awaitable):
+            wanted = "write it as `async def generate`"
+            raise PartError.returned(self, "generate", answer, wanted)
+        generation = await answer
+        if not isinstance(generation, Generation):
+            wanted = "return Generation(reply_ids, logprobs, finish, policy_version)"
+            raise PartError.returned(self, "generate", generation, wanted)
+        problem = _problem(generation)
+        if problem is not None:
+            raise PartError(f"{type(self).__name__}.generate returned a Generation {problem}")
+        return generation
+
     def release(self, session: int) -> None:  # noqa: B027 (most engines keep no session state)
         """Discard the cached state of a session whose episode has ended."""
 
@@ -150,6 +169,33 @@ class Engine(ABC):
 
         Nothing is sampled between this call and the next `update_weights`.
         """
+
+
+def _problem(generation: Generation) -> str | None:
+    """What a collector could not use; None when all is right."""
+    ids, logprobs = generation.reply_ids, generation.logprobs
+    for name, value in (("reply_ids", ids), ("logprobs", logprobs)):
+        if not isinstance(value, tuple):
+            return f"whose {name} are {seen(value)}; give a tuple of numbers"
+    if not ids or len(ids) != len(logprobs):
+        return (
+            f"of {len(ids)} tokens with {len(logprobs)} log-probs; give at least one token, and a "
+            "log-prob for each"
+        )
+    if not all(isinstance(token, int) for token in ids):
+        return f"whose reply_ids are {seen(ids)}; give token ids, which are ints"
+    if not all(isinstance(each, Real) and -math.inf < each < _ROUNDING for each in logprobs):
+        return (
+            f"whose logprobs are {seen(logprobs)}; give logarithms of probabilities, which are "
+            "finite and at most 0"
+        )
+    if generation.finish not in get_args(Finish):
+        return f"whose finish is {generation.finish!r}; give 'stop' or 'length'"
+    return None
+
+
+_ROUNDING = 1e-3
+"""How far a log-prob may lie above 0: half precision rounds that coarsely."""
 
 
 def check_request(

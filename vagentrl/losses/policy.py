@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vagentrl.errors import ConfigError, ShapeError
+from vagentrl.contracts import check_finite, check_tensor
+from vagentrl.errors import ConfigError, PartError, ShapeError
 from vagentrl.losses.importance import TruncatedImportance
 from vagentrl.losses.kl import kl_estimate
 from vagentrl.losses.ratio import masked_mean
@@ -13,7 +14,10 @@ from vagentrl.types import TrainBatch
 
 
 class PolicyLoss(ABC):
-    """A loss for each sampled token; subclasses give ``per_token``.
+    """A loss for each sampled token; subclasses write ``per_token``.
+
+    The trainer calls the loss itself, on each micro-batch; it weighs the tokens (`Aggregation`) and
+    adds them up.
 
     Args:
         importance: Off-policy correction: weights and masks of what another policy sampled.
@@ -21,21 +25,32 @@ class PolicyLoss(ABC):
 
     reusable = True
     """Whether several updates may be made on a batch: the loss allows for a policy that moved."""
+    importance: TruncatedImportance | None = None
 
     def __init__(self, importance: TruncatedImportance | None = None) -> None:
         self.importance = importance
 
     @abstractmethod
     def per_token(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` to be minimised; finite but meaningless off the action mask."""
+        """The loss of each token, a float tensor ``(B, T)`` to be minimised.
+
+        Off the action mask it is ignored, but must be finite.
+
+        Args:
+            logprobs: ``(B, T)`` log-prob of each token under the current policy, with gradient.
+            batch: Rows of the iteration. ``batch.scores.old_logprobs`` are the log-probs before the
+                update, ``batch.credit.advantages`` the advantages, ``batch.rollout.action_mask`` is
+                True on sampled tokens; all ``(B, T)``, without gradient.
+        """
 
     def __call__(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
-        """``(B, T)`` loss, given the current log-probs ``(B, T)``; meaningless off the action mask.
+        """The loss ``(B, T)`` that the subclass gives, checked and weighed by ``importance``.
 
         Raises:
+            PartError: When ``per_token`` returned what cannot be used.
             ShapeError: When ``importance`` is set, but the batch has no importance weights.
         """
-        loss = self.per_token(logprobs, batch)
+        loss = self._checked(logprobs, self.per_token(logprobs, batch))
         if self.importance is None:
             return loss
         if batch.scores.importance is None:
@@ -45,8 +60,21 @@ class PolicyLoss(ABC):
             )
         return loss * batch.scores.importance
 
+    def _checked(self, logprobs: Tensor, answer: object) -> Tensor:
+        loss = check_tensor(self, "per_token", answer, "(B, T)", logprobs.shape, logprobs.device)
+        name = f"{type(self).__name__}.per_token"
+        if logprobs.requires_grad and not loss.requires_grad:
+            raise PartError(
+                f"{name} returned a loss without a gradient; compute it from `logprobs`, and "
+                "detach only what must not learn"
+            )
+        # Elsewhere it would wait for the device; a gradient that is not finite shows there too.
+        if loss.device.type == "cpu" and logprobs.isfinite().all():
+            check_finite(name, loss, "it must be finite off the action mask too: mask it first")
+        return loss
+
     def metrics(self, logprobs: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
-        """Scalars to log, by name."""
+        """Scalar tensors to log under ``train/``, by name; called without gradient."""
         old, mask = batch.scores.old_logprobs, batch.rollout.action_mask
         return {"approximate_kl": approximate_kl(logprobs, old, mask)}
 

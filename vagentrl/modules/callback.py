@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from lightning import Callback
+
+from vagentrl.contracts import check_finite, check_tensor
+from vagentrl.errors import PartError, seen
+from vagentrl.types import RolloutBatch, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from vagentrl.modules.agent import AgentModule
-    from vagentrl.types import RolloutBatch, Scores, TrainBatch, Trajectory, Turn
+    from vagentrl.types import Scores, TrainBatch, Turn
 
 
 class AgentCallback(Callback):
@@ -81,6 +87,8 @@ class AgentCallback(Callback):
 class CallbackHooks:
     """Calls the hooks of all `AgentCallback`s of a trainer, in the order of the trainer's list.
 
+    What a hook returns is checked before the next callback gets it.
+
     Args:
         agent: The module in training, which every hook gets.
     """
@@ -103,23 +111,28 @@ class CallbackHooks:
 
     def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         for callback in self.callbacks:
-            trajectories = callback.on_trajectories(self._agent, trajectories)
+            answer = callback.on_trajectories(self._agent, trajectories)
+            trajectories = _episodes(callback, "on_trajectories", answer)
         return trajectories
 
     def on_report(self, report: dict[str, float]) -> None:
         for callback in self.callbacks:
             callback.on_report(self._agent, report)
+            _check_report(callback, "on_report", report)
 
     def on_evaluation(
         self, trajectories: list[Trajectory], report: dict[str, float]
     ) -> list[Trajectory]:
         for callback in self.callbacks:
-            trajectories = callback.on_evaluation(self._agent, trajectories, report)
+            answer = callback.on_evaluation(self._agent, trajectories, report)
+            trajectories = _episodes(callback, "on_evaluation", answer)
+            _check_report(callback, "on_evaluation", report)
         return trajectories
 
     def on_scores(self, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
         for callback in self.callbacks:
-            rollout = callback.on_scores(self._agent, rollout, scores)
+            answer = callback.on_scores(self._agent, rollout, scores)
+            rollout = _batch(callback, answer, rollout)
         return rollout
 
     def policy_loss_terms(self, batch: TrainBatch, logprobs: Tensor) -> dict[str, Tensor]:
@@ -128,6 +141,40 @@ class CallbackHooks:
         for callback in self.callbacks:
             term = callback.policy_loss_term(self._agent, batch, logprobs)
             if term is not None:
+                term = _per_token(callback, term, logprobs)
                 name = callback.loss_name
                 terms[name] = terms[name] + term if name in terms else term
         return terms
+
+
+def _episodes(callback: AgentCallback, hook: str, answer: object) -> list[Trajectory]:
+    if isinstance(answer, list) and all(isinstance(item, Trajectory) for item in answer):
+        return answer
+    wanted = "return the list of trajectories, changed or as it was given"
+    raise PartError.returned(callback, hook, answer, wanted)
+
+
+def _check_report(callback: AgentCallback, hook: str, report: Mapping[str, object]) -> None:
+    for name, value in report.items():
+        if not isinstance(name, str) or not isinstance(value, Real):
+            raise PartError(
+                f"{type(callback).__name__}.{hook} left {seen(value)} in the report under "
+                f"{name!r}; give a float under a string"
+            )
+
+
+def _batch(callback: AgentCallback, answer: object, given: RolloutBatch) -> RolloutBatch:
+    hook = "on_scores"
+    if not isinstance(answer, RolloutBatch):
+        wanted = "return the rollout, changed by dataclasses.replace or as it was given"
+        raise PartError.returned(callback, hook, answer, wanted)
+    if answer is not given:
+        rewards = given.rewards
+        check_tensor(callback, hook, answer.rewards, "(B, T)", rewards.shape, rewards.device)
+        check_finite(f"{type(callback).__name__}.{hook}", answer.rewards, "rewards must be finite")
+    return answer
+
+
+def _per_token(callback: AgentCallback, answer: object, like: Tensor) -> Tensor:
+    hook = "policy_loss_term"
+    return check_tensor(callback, hook, answer, "(B, T)", like.shape, like.device)

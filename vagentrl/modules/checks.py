@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vagentrl.errors import ConfigError, VagentError
+from vagentrl.signatures import check_signatures
 
 
 def check_at_least_0(name: str, value: float) -> None:
@@ -20,6 +21,7 @@ def check_at_least_0(name: str, value: float) -> None:
 def check_kind(name: str, value: object, kind: type) -> None:
     """Refuse a part of another type: the command line checks types, Python does not."""
     if isinstance(value, kind):
+        check_signatures(value)
         return
     if isinstance(value, type) and issubclass(value, kind):
         raise ConfigError(

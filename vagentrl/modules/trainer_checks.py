@@ -10,7 +10,9 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelChec
 from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl.errors import ConfigError
+from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.signatures import check_signatures
 
 
 class Needed(NamedTuple):
@@ -71,6 +73,9 @@ def check_trainer(trainer: Trainer, stage: str) -> None:
             raise _wrong(name, getattr(holder, name), needed)
         setattr(holder, name, needed.value)
     _check_precision(trainer)
+    for callback in trainer.callbacks:  # pyright: ignore
+        if isinstance(callback, AgentCallback):
+            check_signatures(callback)
     if stage == "fit":
         for name, value, works, advice in _rules_of_fit(trainer):
             if not works:

@@ -339,7 +339,7 @@ class RunningEpisode:
                 "longer context"
             )
         self._room = room
-        self._generation = await engine.generate(
+        self._generation = await engine(
             GenerationRequest(
                 session=self._session,
                 prompt_ids=tuple(conversation.ids),
@@ -443,7 +443,7 @@ def read_reply(
     renderer: Renderer, format: ReplyFormat, reply_ids: tuple[int, ...], finish: Finish
 ) -> Reply:
     """The text of a reply, parsed; one that was cut off is malformed."""
-    reply = format.parse(renderer.decode(reply_ids))
+    reply = format(renderer.decode(reply_ids))
     if finish == "stop":
         return reply
     problem = f"no end of turn within {len(reply_ids)} tokens"

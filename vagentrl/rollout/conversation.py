@@ -51,7 +51,7 @@ class Conversation:
 
     def ask(self, observation: Observation) -> Prompt:
         """Put an observation before the next reply."""
-        start = self.context.start(self.turns)
+        start = self.context(self.turns)
         if self._continues and start == self._start:
             prompt = Prompt(self._next(self._reply_ids, observation), observation.images)
         else:

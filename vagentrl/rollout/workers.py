@@ -17,12 +17,19 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from numbers import Real
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from vagentrl.environment import Environment, seed_of
-from vagentrl.errors import ConfigError, EnvError
+from vagentrl.errors import ConfigError, EnvError, VagentError, seen
 from vagentrl.formats import ReplyFormat
+from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
+
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 EnvironmentFactory = Callable[[], Environment]
 
@@ -34,14 +41,17 @@ def reset(
     environment.at_iteration(iteration)
     observation = environment.reset(seed, transition_seed)
     if not isinstance(observation, Observation):
-        raise EnvError(f"the answer is of type {type(observation).__name__}, not Observation")
-    return environment.system_prompt(), environment.format, observation
+        raise EnvError.returned(environment, "reset", observation, "return an Observation alone")
+    prompt = environment.system_prompt()
+    if not isinstance(prompt, str):
+        raise EnvError.returned(environment, "system_prompt", prompt, "return a string")
+    return prompt, environment.format, observation
 
 
 def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     """The system prompt, the reply format and the true state at the start of some episode."""
     environment.reset(seed_of("train", 0))
-    return environment.system_prompt(), environment.format, environment.state()
+    return environment.system_prompt(), environment.format, _state(environment)
 
 
 def initial_state(environment: Environment, seed: int) -> Hashable | None:
@@ -52,6 +62,12 @@ def initial_state(environment: Environment, seed: int) -> Hashable | None:
 
 def traits(environment: Environment) -> tuple[bool, float]:
     """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
+    check_signatures(environment)
+    if not environment.initialised:
+        raise ConfigError(
+            f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
+            "super().__init__(…), which takes the reply format"
+        )
     return environment.replays, environment.waits_s
 
 
@@ -63,13 +79,10 @@ def class_name(environment: Environment) -> str:
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
     """Play one reply; returns the environment's answer, and the reply's claims beside the truth."""
     observed, predicted = _claimed(reply)
-    before = environment.state() if observed is not None else None
+    before = _state(environment) if observed is not None else None
     result = environment.step(reply)
-    if not isinstance(result, StepResult):
-        raise EnvError(f"the answer is of type {type(result).__name__}, not StepResult")
-    if not math.isfinite(result.reward):
-        raise EnvError(f"the reward is {result.reward}; nothing can be learned from that")
-    after = environment.state() if predicted is not None else None
+    _check_result(environment, result)
+    after = _state(environment) if predicted is not None else None
     given: tuple[tuple[ClaimKind, str | None, State | None], ...] = (
         ("observation", observed, before),
         ("prediction", predicted, after),
@@ -81,6 +94,39 @@ def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Clai
         if text is not None and state is not None and representation is not None
     )
     return result, claims
+
+
+def _state(environment: Environment) -> State | None:
+    state = environment.state()
+    if state is not None and not isinstance(state, State):
+        wanted = "return State(natural, structured, symbolic), or None"
+        raise EnvError.returned(environment, "state", state, wanted)
+    return state
+
+
+def _check_result(environment: Environment, result: object) -> None:
+    """Raise unless `step` returned what can be learned from."""
+    if not isinstance(result, StepResult):
+        wanted = "return StepResult(observation, reward, terminated, truncated, metrics)"
+        raise EnvError.returned(environment, "step", result, wanted)
+    name = f"{type(environment).__name__}.step returned a StepResult"
+    if not isinstance(result.observation, Observation):
+        raise EnvError(f"{name} whose observation is {seen(result.observation)}")
+    if not _is_number(result.reward):
+        raise EnvError(f"{name} whose reward is {seen(result.reward)}; give a float")
+    if not math.isfinite(result.reward):
+        raise EnvError(f"the reward is {result.reward}; nothing can be learned from that")
+    for field, value in (("terminated", result.terminated), ("truncated", result.truncated)):
+        if not isinstance(value, bool | np.bool_):
+            raise EnvError(f"{name} whose {field} is {seen(value)}; give True or False")
+    for metric, value in result.metrics.items():
+        if not isinstance(value, Real | np.bool_):
+            raise EnvError(f"{name} whose metric {metric!r} is {seen(value)}; give a float")
+
+
+def _is_number(value: object) -> bool:
+    """A bool is none: one in the reward's place mostly belongs in the next."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _claimed(reply: Reply) -> tuple[str | None, str | None]:
@@ -189,10 +235,17 @@ def _as_env_error(error: BaseException) -> EnvError:
     """The same error, as one that says where it arose and that can cross processes."""
     if isinstance(error, EnvError):
         return error
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    wrapped = EnvError(f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})")
+    wrapped = EnvError(_where(error))
     wrapped.__cause__ = error
     return wrapped
+
+
+def _where(error: BaseException) -> str:
+    """The error in words, and the line of the environment that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    place = (own or frames)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 
 
 Worker = ThreadWorker | ProcessWorker
@@ -343,18 +396,33 @@ def make(factory: EnvironmentFactory, name: str) -> Environment:
     """An environment, made in this thread.
 
     Raises:
-        ConfigError: When the factory makes none.
+        ConfigError: When the factory raises or makes none.
     """
     try:
         environment = factory()
-    except TypeError as error:
-        raise ConfigError(f"environment {name!r} cannot be made: {error}") from error
+    except VagentError:
+        raise
+    except Exception as error:  # the boundary
+        raise ConfigError(
+            f"environment {name!r} cannot be made: {_where(error)}{_too_early(error)}"
+        ) from error
     if not isinstance(environment, Environment):
         raise ConfigError(
             f"environment {name!r} is made by {factory!r}, which gives a "
             f"{type(environment).__name__}; let it return a vagentrl.Environment"
         )
     return environment
+
+
+def _too_early(error: Exception) -> str:
+    """Advice where an `__init__` uses what its base's sets."""
+    if (
+        isinstance(error, AttributeError)
+        and isinstance(error.obj, Environment)
+        and not error.obj.initialised
+    ):
+        return "; begin its __init__ with super().__init__(…)"
+    return ""
 
 
 def _check_picklable(factory: EnvironmentFactory, name: str) -> None:
