@@ -108,7 +108,7 @@ WRONG_LINES = {
         "there is no setting trainer.callbacks.init_args.coeficient (did you mean coefficient?)"
     ),
     ("coefficient: 0.1", "coefficient: 0.1, estimator: k4"): (
-        "trainer.callbacks.init_args.estimator is 'k4', but should be 'k1' or 'k2' or 'k3'"
+        "trainer.callbacks.init_args.estimator is 'k4', but should be 'k1' or 'k2' or 'k3' or 'k3+'"
     ),
 }
 
