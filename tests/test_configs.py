@@ -1,6 +1,7 @@
 """Every recipe parses, and builds everything but the weights."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from tests import runs
 from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.models.load import load_model
+from vagentrl_envs.sokoban import Sokoban
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
@@ -124,3 +126,30 @@ def test_the_published_setting_is_the_published_one():
     assert {"coefficient": 0.001, "place": "reward"} in [
         callback.get("init_args") for callback in recipe["trainer"]["callbacks"]
     ]
+
+
+def full(recipe: str) -> dict[str, Any]:
+    return yaml.safe_load((CONFIGS / "recipes" / "full" / f"{recipe}.yaml").read_text())
+
+
+def test_starpo_s_shapes_its_gradients_as_published():
+    recipe = full("starpo_s")
+    wanted = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
+    assert recipe["model"]["policy_loss"]["init_args"] == wanted
+    assert recipe["model"]["entropy_coef"] == 0.001
+    assert recipe["data"]["filter"]["init_args"] == {"fraction": 0.25}
+    assert (recipe["data"]["groups"], recipe["data"]["group_size"]) == (8, 16)
+    assert not any("KLControl" in each["class_path"] for each in recipe["trainer"]["callbacks"])
+
+
+def test_verlog_replaces_an_invalid_action_and_charges_for_it_as_published():
+    recipe = full("verlog_dual_discount")
+    settings = recipe["data"]["env"]["init_args"]
+    assert settings["invalid_action"] == "default"
+    assert settings["invalid_penalty"] == 0.1
+    environment = Sokoban(default_action=settings["default_action"], invalid_action="default")
+    assert environment.format_penalty == 0.1  # the default, for a malformed reply
+    assert recipe["data"]["turns"] == 8 and settings["turn_limit"] == 128
+    assert recipe["model"]["advantage"]["init_args"] == {
+        "token_gamma": 1.0, "token_lam": 1.0, "step_gamma": 0.99, "step_lam": 0.95
+    }  # fmt: skip

@@ -60,6 +60,10 @@ class EnvError(RolloutError):
     """The environment raised, hung or answered nonsense."""
 
 
+class PromptTooLong(RolloutError):
+    """An episode's first prompt leaves the model no room to reply."""
+
+
 class JudgeError(RolloutError):
     """A judge gave no verdict."""
 

@@ -6,12 +6,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from itertools import accumulate
 from typing import Any
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
 
 _CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
+MAX_DEPTH = 32
+"""How deep brackets of a structured claim may be nested; states nest a few levels."""
 
 
 class ExactState(Judge):
@@ -62,7 +66,7 @@ class ExactState(Judge):
             ) from error
         try:
             return _compare("the state", _read(claim.text), truth)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
 
     def _symbolic(self, claim: Claim) -> Verdict:
@@ -128,7 +132,23 @@ def _frozen(value: Any) -> Hashable:
 
 
 def _read(text: str) -> Any:
+    """The JSON value.
+
+    Raises:
+        ValueError: When the text is not JSON, names a field twice, or nests deeper than
+            `MAX_DEPTH`. Depth is counted, because how deep the reader itself can go depends on how
+            much of the interpreter's stack is left.
+    """
+    if _depth(text) > MAX_DEPTH:
+        raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
     return json.loads(text, object_pairs_hook=_fields)
+
+
+def _depth(text: str) -> int:
+    """How deep the brackets outside of strings are nested."""
+    found = _STRING_OR_BRACKET.findall(text)
+    steps = (1 if token in "[{" else -1 for token in found if token in "[]{}")
+    return max(accumulate(steps), default=0)
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from vagentrl.claims.judge import Verdict
 from vagentrl.errors import ConfigError, JudgeError
 from vagentrl.types import Claim, Representation, State
-from vagentrl_judges.exact_state import ExactState
+from vagentrl_judges.exact_state import MAX_DEPTH, ExactState
 
 SOKOBAN = State(
     natural="the player is at row 1, column 2; the box is 2 below the player; "
@@ -89,10 +89,28 @@ def test_a_claim_that_is_not_valid_json_scores_0_and_the_reason_says_why(claim: 
     assert reason in verdict.reason
 
 
-def test_a_claim_that_is_nested_too_deeply_scores_0():
-    verdict = judge("[" * 600 + "]" * 600, "structured")
-    assert verdict.score == 0 and verdict.reason.startswith("not JSON")
-    assert judge('{"player":' + "[" * 600 + "]" * 600 + "}", "structured").score == 0
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def deeper(frames: int, claim: str) -> Verdict:
+    """Judge with this much of the interpreter's stack in use."""
+    return deeper(frames - 1, claim) if frames else judge(claim, "structured")
+
+
+@pytest.mark.parametrize("frames", [0, 300, 600])
+def test_how_deep_a_claim_may_be_nested_does_not_depend_on_the_stack(frames: int):
+    too_deep = deeper(frames, nested(MAX_DEPTH + 1))
+    assert too_deep == Verdict(0.0, "not JSON: brackets are nested deeper than 32")
+    assert deeper(frames, nested(100_000)).reason == too_deep.reason
+    assert deeper(frames, '{"player":' + nested(MAX_DEPTH) + "}").reason == too_deep.reason
+    read = deeper(frames, nested(MAX_DEPTH))
+    assert read.score == 0 and "not JSON" not in read.reason
+
+
+def test_brackets_in_strings_do_not_nest():
+    state = State("", json.dumps({"sign": nested(50), "quoted": '"[' * 50}), "")
+    assert judge(state.structured, "structured", state) == Verdict(1.0)
 
 
 def test_a_wrong_field_is_named():

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, EngineDead, RolloutError
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
+from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Prompt, Reply, StepResult, Trajectory, Turn
 
@@ -196,14 +198,43 @@ def test_a_full_context_truncates_the_episode_between_two_turns():
         assert played.final_observation == free.turns[turns].observation
 
 
-def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
+class Verbose(toy.Countdown):
+    """Says too much in episodes with an odd seed."""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Any:
+        shown = super().reset(seed, transition_seed)
+        return replace(shown, text=shown.text + " and so on" * 200 * (seed % 2))
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_first_prompt_without_room_for_a_reply_fails_its_episode_alone(lockstep: bool):
+    playing = collector([toy.GO], Verbose, lockstep=lockstep)
+    played = playing.collect(episodes(4), Sampling(max_tokens=20))
+    assert [trajectory.stop for trajectory in played] == ["terminated", "failed"] * 2
+    assert played[1].turns == () and played[1].error is not None
+    assert played[1].error.startswith("PromptTooLong: the first prompt of environment 'toy' has ")
+    assert "but the model reads 512. Shorten" in played[1].error
+    report = episode_report(played, "rollout/")
+    assert (report["rollout/failed"], report["rollout/episodes"]) == (0.5, 4)
+
+
+def test_such_an_episode_costs_a_lane_one_turn():
+    playing = collector([toy.GO], Verbose)
+    lane = EnvironmentSlot(lambda number: Episode("toy", number + 1, 0, 100))  # the first is odd
+    failed, following = playing.collect_turns([lane], 3, Sampling(max_tokens=20))
+    assert (failed.stop, following.stop) == ("failed", "cut")
+    assert len(following.turns) == 2
+
+
+def test_when_all_first_prompts_are_too_long_that_is_an_error():
     prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt.ids)
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
     message = (
+        "all 1 episodes failed; the first one: PromptTooLong: the first prompt of environment "
         f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
     )
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(RolloutError, match=message):
         play_one(tight, seed=3, max_tokens=21)
 
 

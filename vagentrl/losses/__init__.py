@@ -1,4 +1,4 @@
-"""What is minimised: losses per token, and how much each token counts."""
+"""Losses: a pure function per token for each, the class that YAML names, and their aggregation."""
 
 from vagentrl.losses.aggregation import (
     Aggregation,

@@ -1,4 +1,4 @@
-"""Do the engine that sampled and the trainer that learns see the same probabilities?"""
+"""How far the engine's log-probs are from the trainer's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from torch import Tensor
 def agreement(
     scored: Float[Tensor, " N"], sampled: Float[Tensor, " N"], beyond: float
 ) -> dict[str, float]:
-    """How two log-probs of the same sampled tokens differ.
+    """Compare two log-probs of the same sampled tokens.
 
     Args:
-        scored: What the trainer gives to each token.
-        sampled: What the engine gave to it.
-        beyond: Difference from which on a token is counted.
+        scored: Log-prob of each token by the trainer.
+        sampled: Log-prob of each token by the engine that sampled it.
+        beyond: Absolute difference above which a token counts for ``beyond``, in nats.
 
     Returns:
-        ``gap`` and ``gap_max``, the mean and greatest absolute difference; ``kl``, the divergence
-        of the engine's distribution from the trainer's, estimated as the mean of ``w - 1 - log w``
-        with ``w = scored / sampled`` in probability (Schulman's k3; never negative); ``beyond``,
-        the share of tokens that differ by more; and ``sample_size``, ``(sum w)^2 / (N sum w^2)``:
-        the share of the tokens that are worth as much as that many of the trainer's own.
+        ``gap`` and ``gap_max``: mean and largest absolute difference, in nats.
+        ``kl``: KL(engine || trainer), estimated as the mean of ``w - 1 - log w`` (Schulman's k3,
+        which is never negative), with ``w`` the trainer's probability divided by the engine's.
+        ``beyond``: share of the tokens that differ by more than ``beyond``.
+        ``sample_size``: effective sample size as a share of the tokens,
+        ``(sum w)^2 / (N sum w^2)``; 1 where engine and trainer agree.
     """
     difference = (scored - sampled).double()
     weight = difference.clamp(max=20).exp()

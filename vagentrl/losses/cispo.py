@@ -1,4 +1,4 @@
-"""CISPO: clip what a token weighs, never its gradient."""
+"""CISPO: the weight of a token is clipped, its gradient never."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,10 +18,20 @@ def cispo(
     clip_low: float | None,
     clip_high: float,
 ) -> Float[Tensor, "B T"]:
-    """The policy gradient, weighed by a clipped ratio (MiniMax-M1, arXiv 2506.13585, eq. 4 and 5).
+    """The policy gradient, weighted by a clipped ratio (MiniMax-M1, arXiv 2506.13585, eq. 4, 5).
 
-    The weight carries no gradient: where PPO's clip silences a token, it still learns here.
-    ``clip_low`` None sets no lower limit.
+    The weight carries no gradient, so a token outside the clip range still learns; under PPO's clip
+    it would not.
+
+    Args:
+        logprobs: Log-probs now, with gradient.
+        old_logprobs: Log-probs when the batch was scored.
+        advantages: Advantage of each token.
+        clip_low: How far below 1 the weight may fall; None sets no lower limit.
+        clip_high: How far above 1 the weight may rise.
+
+    Returns:
+        The loss of each token; meaningless off the action mask.
     """
     ratio = probability_ratio(logprobs.detach(), old_logprobs)
     lowest = None if clip_low is None else 1 - clip_low
@@ -29,12 +39,17 @@ def cispo(
 
 
 class CISPO(PolicyLoss):
-    """The policy gradient, weighed by a clipped ratio that carries no gradient.
+    """The policy gradient, weighted by a clipped ratio that carries no gradient.
 
     Args:
-        clip_low: How far below 1 the weight may fall, below 1; null, as published: any way.
-        clip_high: How far above 1 it may rise; at least ``clip_low``. Published without a number.
-        importance: Correct for what sampled being another policy than the one that is scored.
+        clip_low: How far below 1 the weight may fall, between 0 and 1; null, as published, sets no
+            lower limit.
+        clip_high: How far above 1 the weight may rise; at least ``clip_low``. The paper gives no
+            number.
+        importance: Off-policy correction for tokens that another policy sampled.
+
+    Raises:
+        ConfigError: When the clip range cannot work.
     """
 
     def __init__(

@@ -22,9 +22,18 @@ def ppo_clip(
 ) -> Float[Tensor, "B T"]:
     """PPO's clipped objective (arXiv 1707.06347, eq. 7) as a loss per token.
 
-    The ratio is clipped to ``[1 - clip_low, 1 + clip_high]``; a higher upper limit lets unlikely
-    tokens rise (clip-higher, DAPO: arXiv 2503.14476). ``dual_clip`` bounds the loss of a bad token
-    at that many times its advantage (arXiv 1912.09729, eq. 5): PPO alone leaves it unbounded.
+    Args:
+        logprobs: Log-probs now, with gradient.
+        old_logprobs: Log-probs when the batch was scored.
+        advantages: Advantage of each token.
+        clip_low: The ratio is clipped to ``[1 - clip_low, 1 + clip_high]``.
+        clip_high: A higher upper limit lets unlikely tokens rise (clip-higher, DAPO: arXiv
+            2503.14476, section 3.1).
+        dual_clip: Bounds the loss of a token with a negative advantage at this multiple of the
+            advantage (arXiv 1912.09729, eq. 5); PPO alone leaves it unbounded. None sets no bound.
+
+    Returns:
+        The loss of each token; meaningless off the action mask.
     """
     ratio = probability_ratio(logprobs, old_logprobs)
     loss = clipped_loss(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
@@ -40,7 +49,7 @@ def clipped_loss(
     clip_low: float,
     clip_high: float,
 ) -> Float[Tensor, "B T"]:
-    """The worse of the ratio and the clipped ratio, times the advantage, as a loss."""
+    """The larger loss of the ratio and the clipped ratio, each times minus the advantage."""
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return torch.maximum(-advantages * ratio, -advantages * clipped)
 
@@ -53,7 +62,7 @@ def clip_fraction(
     clip_low: float,
     clip_high: float,
 ) -> Float[Tensor, ""]:
-    """Share of the sampled tokens whose gradient the clipped ratio has cut off."""
+    """Share of the sampled tokens that get no gradient because their ratio is clipped."""
     risen = (advantages > 0) & (ratio > 1 + clip_high)
     fallen = (advantages < 0) & (ratio < 1 - clip_low)
     return masked_mean((risen | fallen).to(ratio.dtype), action_mask)
@@ -63,10 +72,14 @@ class PPOClip(PolicyLoss):
     """PPO's clipped loss, with clip-higher and dual clip.
 
     Args:
-        clip_low: How far below 1 the ratio may fall before the gradient stops; below 1.
-        clip_high: How far above 1 it may rise; at least ``clip_low``.
-        dual_clip: Bound on the loss of a bad token, in multiples of its advantage; above 1.
-        importance: Correct for what sampled being another policy than the one that is scored.
+        clip_low: How far below 1 the ratio may fall before the gradient stops; between 0 and 1.
+        clip_high: How far above 1 the ratio may rise; at least ``clip_low``.
+        dual_clip: Bound on the loss of a token with a negative advantage, in multiples of the
+            advantage; above 1. Null sets no bound.
+        importance: Off-policy correction for tokens that another policy sampled.
+
+    Raises:
+        ConfigError: When the clip range or ``dual_clip`` cannot work.
     """
 
     def __init__(

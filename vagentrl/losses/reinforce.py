@@ -11,9 +11,10 @@ from vagentrl.types import TrainBatch
 def reinforce(
     logprobs: Float[Tensor, "B T"], advantages: Float[Tensor, "B T"]
 ) -> Float[Tensor, "B T"]:
-    """Minus the advantage times the log-prob (Williams, 1992).
+    """Minus the advantage times the log-prob (Williams, 1992), for each token.
 
-    Right for the policy that sampled alone: with several updates on a batch the later ones are off.
+    The gradient is right only while the policy is the one that sampled. Of several updates on one
+    batch, only the first is.
     """
     return -advantages * logprobs
 
@@ -22,7 +23,7 @@ class Reinforce(PolicyLoss):
     """The plain policy gradient; meant for one update per batch.
 
     Args:
-        importance: Correct for what sampled being another policy than the one that is scored.
+        importance: Off-policy correction for tokens that another policy sampled.
     """
 
     reusable = False

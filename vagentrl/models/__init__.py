@@ -1,1 +1,1 @@
-"""Loading of checkpoints, and the tiny ones that ship with the project."""
+"""Models: loading checkpoints, their heads and adapters, and the tiny models that ship here."""

@@ -1,4 +1,4 @@
-"""One forward pass over rollout rows, for every model that the trainer holds."""
+"""Forward passes over the rows of a rollout, for every model of the trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from vagentrl.types import RolloutBatch
 
 LOGITS_PER_CHUNK = 2**26
-"""Logits held at once: with a vocabulary of 152k, about 440 tokens, 256 MB in float32."""
+"""Logits computed at once: 256 MB in float32, or 440 tokens with a vocabulary of 152k."""
 
 
 def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
@@ -21,16 +21,16 @@ def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
         rollout: Rows of ``(B, T)`` tokens; no image reaches into the last column.
 
     Returns:
-        ``(B, T, D)``; column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
+        ``(B, T, D)``; the state in column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
     """
     hidden = backbone(**_model_inputs(backbone, rollout), use_cache=False).last_hidden_state
     return torch.cat([torch.zeros_like(hidden[:, :1]), hidden], dim=1)
 
 
 def _model_inputs(backbone: nn.Module, rollout: RolloutBatch) -> dict[str, Tensor]:
-    # Without the last column, which is never the state before anything. No attention mask: rows
-    # are padded on the right, so causal attention alone keeps real tokens from seeing padding, and
-    # the attention kernel may use its faster causal form.
+    # The last column is left out: no token comes after it. There is no attention mask: rows are
+    # padded on the right, so causal attention alone keeps real tokens from seeing padding, and the
+    # attention kernel may use its faster causal form.
     input_ids = rollout.input_ids[:, :-1]
     inputs = {"input_ids": input_ids}
     images = rollout.vision.model_inputs() if rollout.vision is not None else {}
@@ -50,19 +50,19 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs of the sampled tokens, and the entropy of the distributions they came from.
 
-    The head runs on sampled tokens only, a chunk at a time, and its logits are recomputed in the
-    backward pass: with a large vocabulary they would fill the memory.
+    The head runs on sampled tokens only, a chunk at a time. Its logits are recomputed in the
+    backward pass, since with a large vocabulary they would fill the memory.
 
     Args:
         policy: The model whose head reads the states.
         states: ``(B, T, D)`` from `states_before`.
-        rollout: The rows; its temperature and action mask are used.
-        banned_ids: ``(K,)`` tokens that the engine never samples.
-        with_entropy: Whether to compute the entropy too.
+        rollout: The rows, with the temperature and the action mask.
+        banned_ids: ``(K,)`` tokens that the engine never samples; their probability is 0 here too.
+        with_entropy: Whether to compute the entropy.
 
     Returns:
-        ``(B, T)`` log-probs and entropies (None if not asked), in float32 at least, 0 off the
-        action mask.
+        ``(B, T)`` log-probs and ``(B, T)`` entropies (None unless asked for), in nats, in float32
+        at least, 0 off the action mask.
     """
     mask = rollout.action_mask
     head: nn.Linear = policy.get_output_embeddings()  # pyright: ignore
@@ -72,7 +72,7 @@ def token_logprobs(
 
     def score(states: Tensor, targets: Tensor) -> Tensor:
         logits = at_least_float32(head(states)) / rollout.temperature
-        # not -inf, which would make the entropy 0 * inf
+        # the lowest finite number: with -inf the entropy would be 0 * inf
         logits = logits.index_fill(-1, banned_ids, torch.finfo(logits.dtype).min)
         logprobs = logits.log_softmax(-1)
         chosen = logprobs.gather(-1, targets[:, None]).squeeze(-1)
@@ -92,5 +92,5 @@ def token_logprobs(
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Half precision becomes float32; float64 stays."""
+    """The tensor in float32 if its type is narrower; float64 stays."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

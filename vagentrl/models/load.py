@@ -35,7 +35,7 @@ def checkpoint_path(model: str) -> str:
             that ships with vagentrl: see `SHIPPED`.
 
     Raises:
-        ConfigError: When a path is meant but nothing is there.
+        ConfigError: When ``model`` looks like a path but is no folder with a checkpoint.
     """
     if model in SHIPPED:
         return str(files("vagentrl.models") / "tiny" / SHIPPED[model])
@@ -57,7 +57,11 @@ def checkpoint_path(model: str) -> str:
 
 
 def load_config(model: str) -> PretrainedConfig:
-    """Configuration of a checkpoint, without its weights."""
+    """Configuration of a checkpoint, without its weights.
+
+    Raises:
+        ConfigError: When it cannot be read.
+    """
     from transformers import AutoConfig
 
     path = checkpoint_path(model)
@@ -76,7 +80,7 @@ def reads_images(config: PretrainedConfig) -> bool:
 
 
 def context_length(config: PretrainedConfig) -> int:
-    """Tokens that the model can read at most."""
+    """Most tokens that the model can read."""
     return int(config.get_text_config().max_position_embeddings)
 
 
@@ -102,7 +106,7 @@ def load_model(
     lora: LoRA | None = None,
     meta: bool = False,
 ) -> PreTrainedModel:
-    """A model with its language-model head, in evaluation mode: dropout is off, always.
+    """A model with its language-model head, in evaluation mode: dropout is always off.
 
     Args:
         model: See `checkpoint_path`.
@@ -110,10 +114,13 @@ def load_model(
         head_dtype: Type in which the language-model head computes; None: as the checkpoint's
             configuration says, or else the type of the weights.
         gradient_checkpointing: Trade compute for memory in the backward pass.
-        freeze_vision: Keep the vision tower as it is: cheaper, and what the model sees stays put.
-            Only where there is one.
+        freeze_vision: Do not train the vision tower, which then encodes each image once. Only for
+            models that read images.
         lora: An adapter that learns in place of the weights.
         meta: Build the architecture on the meta device, without weights (a dry run).
+
+    Raises:
+        ConfigError: When the weights cannot be loaded, or the model does not fit the settings.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
@@ -145,17 +152,17 @@ def load_model(
     if lora is not None:
         with torch.device("meta") if meta else nullcontext():
             add_adapter(policy, lora)
-    policy.eval()  # no dropout: replies are scored by the very policy that sampled them
+    policy.eval()  # with dropout, replies would be scored by another policy than sampled them
     if gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
         for module in policy.modules():
             if isinstance(module, GradientCheckpointingLayer):
-                module.training = True  # it acts in training mode only; its parts stay in eval mode
+                module.training = True  # it checkpoints only then; its parts stay in eval mode
     return policy
 
 
 def _check_head(config: PretrainedConfig, model: str) -> None:
-    """The trainer reads log-probs off the head itself, a few tokens at a time."""
+    """Refuse a model that changes its logits after the head: the trainer calls only the head."""
     text = config.get_text_config()
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if (value := getattr(text, name, None)) not in (None, 1.0):
@@ -166,7 +173,7 @@ def _check_head(config: PretrainedConfig, model: str) -> None:
 
 
 def freeze_vision_tower(policy: PreTrainedModel) -> None:
-    """Train all but the vision tower, which then encodes each image once."""
+    """Do not train the vision tower, and let it encode each image once."""
     from vagentrl.models.vision_memory import remember_images
 
     tower = policy.base_model.get_submodule("visual").requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Low-rank adapters: a few weights that learn beside frozen ones (Hu et al. 2022, "LoRA")."""
+"""Low-rank adapters: a few trainable weights beside frozen ones (LoRA, arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ class LoRA:
 
     Args:
         rank: Width of the adapter.
-        alpha: What the adapter adds is multiplied by ``alpha / rank``.
-        targets: A regular expression that the names of adapted layers match in full; as it is, the
-            linear layers of the language model, and none of a vision tower's.
+        alpha: The adapter's output is multiplied by ``alpha / rank``.
+        targets: A regular expression that the names of adapted layers match in full. The default
+            matches the linear layers of the language model and none of a vision tower.
+
+    Raises:
+        ConfigError: When ``rank`` is below 1.
     """
 
     rank: int = 32
@@ -37,10 +40,10 @@ class LoRA:
 
 
 def add_adapter(model: PreTrainedModel, lora: LoRA) -> None:
-    """Freeze a model and put an adapter into it, which starts as no change at all.
+    """Freeze a model and add an adapter, which at first changes nothing.
 
     Raises:
-        ConfigError: When peft is not installed, or no layer is named as `targets` wants.
+        ConfigError: When peft is not installed, or `targets` matches no layer.
     """
     try:
         from peft import LoraConfig
@@ -60,7 +63,7 @@ def add_adapter(model: PreTrainedModel, lora: LoRA) -> None:
 
 
 def has_adapter(model: PreTrainedModel) -> bool:
-    """Whether only an adapter of this model learns."""
+    """Whether the model has an adapter, so that only this learns."""
     return model._hf_peft_config_loaded
 
 
@@ -100,7 +103,7 @@ def merge_adapter(model: PreTrainedModel) -> None:
 
 @contextmanager
 def without_adapter(model: PreTrainedModel) -> Iterator[None]:
-    """The model as it was before it learned."""
+    """Switch the adapter off inside the block: the model is as it was before it learned."""
     model.disable_adapters()
     try:
         yield

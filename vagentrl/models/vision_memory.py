@@ -9,24 +9,25 @@ import torch
 from torch import Tensor, nn
 
 LIMIT = 256 * 2**20
-"""Bytes of features that a tower remembers; the images unused for longest are forgotten."""
+"""Bytes of features that a tower keeps; the least recently used images are dropped first."""
 
 
 _READ = ("pooler_output", "deepstack_features")
 
 
 def remember_images(tower: nn.Module, limit: int = LIMIT) -> None:
-    """Let a frozen vision tower of the Qwen-VL family look up an image that it has seen before.
+    """Let a frozen vision tower of the Qwen-VL family look up images that it has encoded before.
 
-    Environments show few images often: in every later turn, in every pass over a batch. Images
-    do not attend to each other; each is encoded alone, so that what else a batch shows cannot
-    change its features in the last bit.
+    Environments show the same images often: in every later turn, and in every pass over a batch.
+    Each image is encoded alone, so that the other images of a batch cannot change its features, not
+    even in the last bit. (Images do not attend to each other.)
 
     Args:
-        tower: Its weights must not be trained; loading others is noticed.
-        limit: Bytes to hold at most.
+        tower: The tower. Its weights must not be trained. After other weights are loaded, images
+            are encoded anew.
+        limit: Most bytes of features to keep.
     """
-    # An attribute of the instance: the names in the state dict stay as they are.
+    # Set on the instance, so that the names in the state dict stay as they are.
     tower.forward = _Memory(tower, limit).forward  # pyright: ignore
 
 
@@ -63,17 +64,17 @@ class _Memory:
         return self._direction
 
     def _look_up(self, patches: Tensor, grid: Tensor, settings: dict[str, Any]) -> Any:
-        # What a random direction in double precision cannot tell apart is equal; hashing all the
-        # bytes takes ten times as long.
+        # Patches with equal projections on a random direction in float64 are taken for equal;
+        # hashing all their bytes takes ten times as long.
         marks = (patches.double() @ self._probe(patches)).cpu().numpy().tobytes()
-        # other weights, or another precision: other features
+        # other weights or another precision give other features
         precision = torch.is_autocast_enabled(patches.device.type)
         key = (marks, tuple(grid.flatten().tolist()), self._weight._version, precision)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
         output = self._encode(patches, grid, **settings)
-        # the last hidden state is large, and the language model does not read it
+        # the last hidden state is large, and the language model does not need it
         output = type(output)(**{name: output[name] for name in _READ if name in output})
         self._known[key] = output
         self._size += _bytes(output)

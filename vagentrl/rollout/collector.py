@@ -13,7 +13,7 @@ import numpy as np
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
-from vagentrl.errors import ConfigError, EnvError, RolloutError
+from vagentrl.errors import EnvError, PromptTooLong, RolloutError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.conversation import Conversation
@@ -88,8 +88,8 @@ class Collector:
     ) -> list[Trajectory]:
         """Play all episodes; returns their trajectories in the same order.
 
-        An episode that fails is a trajectory with an `error`. One without room for a next reply
-        is truncated.
+        An episode that fails is a trajectory with an `error`; so is one whose first prompt leaves
+        no room for a reply. One without room for a later reply is truncated.
 
         Args:
             episodes: What to play.
@@ -100,7 +100,6 @@ class Collector:
         Raises:
             RolloutError: When every episode failed, on every rank.
             EngineDead: When the engine can answer nothing any more.
-            ConfigError: When there is no room for even one reply.
         """
 
         async def play(episode: Episode) -> list[Trajectory]:
@@ -175,7 +174,6 @@ class Collector:
         Raises:
             RolloutError: When every episode failed, on every rank.
             EngineDead: When the engine can answer nothing any more.
-            ConfigError: When there is no room for even one reply.
         """
 
         async def play(slot: EnvironmentSlot) -> list[Trajectory]:
@@ -325,13 +323,17 @@ class RunningEpisode:
         return await self.answer()
 
     async def sample(self, sampling: Sampling) -> None:
-        """Sample a reply."""
+        """Sample a reply.
+
+        Raises:
+            PromptTooLong: When the first prompt leaves no room for a whole reply.
+        """
         # A reply that the end of the context cuts off would count as malformed: the agent is not
         # asked unless there is room for all it may say.
         engine, conversation = self._collector.engine, self._conversation
         room = self._collector.context_length - sampling.max_tokens
         if len(conversation.ids) > room:
-            raise ConfigError(
+            raise PromptTooLong(
                 f"the first prompt of environment {self.episode.environment!r} has "
                 f"{len(conversation.ids)} tokens and a reply may have {sampling.max_tokens}, but "
                 f"the model reads {self._collector.context_length}. Shorten the system prompt, "

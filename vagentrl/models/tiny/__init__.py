@@ -1,4 +1,4 @@
-"""Tiny models with the architecture of big ones, and a tokenizer made for their task."""
+"""Tiny models with the architecture of large ones, and a tokenizer made for their task."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class TinyModel:
     """Shape of a tiny model: Qwen2.5-VL with images, Qwen3 without.
 
     Args:
-        images: Whether it sees.
+        images: Whether it reads images.
         hidden_size: Width of the language model.
-        layers: Its depth.
-        heads: Its attention heads.
-        kv_heads: Its key-value heads.
-        intermediate_size: Width inside its MLPs.
-        vocabulary: Tokens, the 256 bytes and the special ones included.
-        atoms: Characters that are always tokens of their own, so that what they say (a digit, a
-            cell of a grid) looks the same wherever it stands.
-        context_length: Tokens it can read.
+        layers: Layers of the language model.
+        heads: Attention heads of the language model.
+        kv_heads: Key-value heads of the language model.
+        intermediate_size: Width inside the MLPs of the language model.
+        vocabulary: Number of tokens, with the 256 bytes and the special tokens.
+        atoms: Characters that are always tokens of their own, so that a digit or a cell of a grid
+            is the same token wherever it stands.
+        context_length: Most tokens that it can read.
         vision_hidden_size: Width of the vision tower.
-        vision_layers: Its depth.
-        vision_heads: Its attention heads.
+        vision_layers: Layers of the vision tower.
+        vision_heads: Attention heads of the vision tower.
         patch: Pixels on a side of a patch.
-        merge: Patches on a side of what becomes one token.
+        merge: Patches on a side of one image token.
     """
 
     images: bool = True
@@ -63,9 +63,12 @@ class TinyModel:
 
 
 def build_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, trained on the texts that the model will read and write.
+    """A byte-level BPE tokenizer, trained on the texts that the model will read and write.
 
-    Merges may cross words: a phrase that every prompt repeats becomes few tokens.
+    Merges may cross words, so a phrase that every prompt repeats becomes few tokens.
+
+    Raises:
+        ConfigError: When the vocabulary has no room for the bytes and the special tokens.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -103,7 +106,7 @@ def build_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokeniz
 
 
 def build_image_processor(shape: TinyModel) -> BaseImageProcessor:
-    """Qwen2-VL's own; images from one token up are taken at their size."""
+    """Qwen2-VL's image processor. Images of 1 to 256 tokens keep their size, up to rounding."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
         Qwen2VLImageProcessorPil,
     )
@@ -117,7 +120,7 @@ def build_image_processor(shape: TinyModel) -> BaseImageProcessor:
 
 
 def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Randomly initialised model (by torch's global generator)."""
+    """A model with random weights, from torch's global generator."""
     from transformers import (
         Qwen2_5_VLConfig,
         Qwen2_5_VLForConditionalGeneration,
