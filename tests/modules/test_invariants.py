@@ -5,17 +5,19 @@ And what must agree: the log-probs of sampling and of training.
 
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests import toy
+from tests.loop_free import LoopFreeAgent, attach
+from vagentrl.advantages import MaskedGAE
 from vagentrl.engines import TransformersEngine
 from vagentrl.engines.base import Sampling
-from vagentrl.losses import Aggregation, PPOClip, value_loss
+from vagentrl.losses import Aggregation
 from vagentrl.modules.actor import ActorModule
-from vagentrl.modules.critic import CriticModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector, Episode
 from vagentrl.rollout.loader import MinibatchLoader
@@ -26,27 +28,22 @@ Gradients = dict[str, Tensor]
 text_and_images = pytest.mark.parametrize("images", [False, True], ids=["text", "images"])
 
 
-class Agent(nn.Module):
-    """Actor and critic, in float64: what differs then, differs for a reason."""
+class Agent(LoopFreeAgent):
+    """The root module with toy models in float64, where rounding hides no difference."""
 
     def __init__(self, images: bool) -> None:
-        super().__init__()
-        policy = toy.model(images, torch.float64)
-        backbone = toy.model(images, torch.float64).base_model
-        self.actor = ActorModule(policy, toy.renderer().banned_ids)
-        self.critic = CriticModule(policy, backbone)  # pyright: ignore
+        super().__init__("toy", MaskedGAE(), entropy_coef=0.1)
+        attach(self)
+        with mock.patch(
+            "vagentrl.modules.agent.load_model", lambda *_, **__: toy.model(images, torch.float64)
+        ):
+            self.build(toy.renderer().banned_ids)
+        assert self.critic is not None
         nn.init.normal_(self.critic.value_head.weight)
 
     def loss(self, part: TrainBatch) -> Tensor:
-        """As `AgentModule` has it."""
-        states = self.actor.states(part.rollout)
-        logprobs, entropy = self.actor.logprobs(states, part.rollout, with_entropy=True)
-        scores, credit = part.scores, part.credit
-        assert entropy is not None and scores.values is not None and credit.returns is not None
-        per_token = PPOClip()(logprobs, part) - 0.1 * entropy
-        values = self.critic(part.rollout)
-        per_token = per_token + value_loss(values, scores.values, credit.returns, clip=0.5)
-        return (part.weights * per_token).sum()
+        """The loss of a micro-batch, in a minibatch of one."""
+        return self.training_step(part, 0)
 
     def gradients(self, parts: list[TrainBatch]) -> Gradients:
         """Summed over the parts; parameters by name."""
@@ -73,6 +70,7 @@ def batch(images: bool) -> RolloutBatch:
 
 def learned_from(agent: Agent, rollout: RolloutBatch) -> tuple[Scores, Credit]:
     """Scores near the agent's own, so that some ratios and values are clipped and others not."""
+    assert agent.critic is not None
     with torch.no_grad():
         old, values = agent.actor(rollout), agent.critic(rollout)
     noise = torch.randn(3, *old.shape, dtype=torch.float64)
