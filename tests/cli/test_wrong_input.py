@@ -108,7 +108,7 @@ LINES = {
         "there is no setting trainer.callbacks.init_args.coeficient (did you mean coefficient?)"
     ),
     ("coefficient: 0.1", "coefficient: 0.1, estimator: k4"): (
-        "trainer.callbacks.init_args.estimator is 'k4', but should be 'k1' or 'k2' or 'k3'"
+        "trainer.callbacks.init_args.estimator is 'k4', but should be 'k1' or 'k2' or 'k3' or 'k3+'"
     ),
     ("{class_path: tests.toy.Countdown,", "{class_pat: tests.toy.Countdown,"): (
         "data.env is {'class_pat': 'tests.toy.Countdown', 'init_args': {'turn_limit': 2}}, but "

@@ -30,15 +30,14 @@ from vagentrl.callbacks import KLControl
 class Experiment:
     """Every batch of one group that the policy may play, assessed by one estimator.
 
-    A group has two members where a critic gives the credit, and `MEMBERS` where members are
-    compared.
-
     Args:
         case: The estimator and its formula.
         exact_critic: Whether the critic knows the true values; otherwise its values are random.
         kl: A penalty on the divergence from the reference.
         sampler: Table of log-probs of the policy that sampled, if it is not the actor.
         episodes: All episodes that can be played.
+        members: Episodes in a group; None: 2 with a critic, and `MEMBERS` where members are
+            compared.
         settings: Settings of the module.
 
     Attributes:
@@ -57,6 +56,7 @@ class Experiment:
         kl: KLControl | None = None,
         sampler: Tensor | None = None,
         episodes: Episodes = LONG,
+        members: int | None = None,
         **settings: Any,
     ) -> None:
         self.case = case
@@ -71,7 +71,7 @@ class Experiment:
         if exact_critic:
             ends = self.agent.value_table().tolist()
             self.agent.set_values(objectives.exact_values(self.paths, self.chances, ends))
-        members = 2 if case.estimator.needs_critic else MEMBERS
+        members = members or (2 if case.estimator.needs_critic else MEMBERS)
         self.batches = all_batches([self.chances], members)
         self.play(episodes)
 
