@@ -13,7 +13,7 @@ from pydoc import locate
 from typing import Any
 
 import torch
-from jsonargparse import ActionConfigFile
+from jsonargparse import ActionConfigFile  # pyright: ignore[reportPrivateImportUsage]
 from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.plugins import CheckpointIO
@@ -137,7 +137,7 @@ class VagentCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument(
             "--threads",
-            type=PositiveInt | None,
+            type=PositiveInt | None,  # pyright: ignore[reportOperatorIssue]
             default=None,
             help="CPU threads of torch; one is faster than two where other programs run",
         )
