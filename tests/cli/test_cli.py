@@ -16,6 +16,7 @@ from vagentrl import __version__
 from vagentrl.callbacks import EvaluateAtEnds, IterationProgress, RunSummary
 from vagentrl.cli.main import COMMANDS, main
 from vagentrl.cli.parser import explain
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
 
 
@@ -110,6 +111,23 @@ def test_what_a_configuration_brings_takes_the_place_of_the_default():
 def test_a_progress_bar_can_be_turned_off():
     run = runs.prepare("--trainer.enable_progress_bar=false")
     assert not any(isinstance(callback, ProgressBar) for callback in runs.callbacks(run))
+
+
+def test_a_function_that_makes_an_environment_may_stand_for_its_class(run_dir: Path):
+    env = "{class_path: tests.toy.Countdown, init_args: {turn_limit: 2}}"
+    text = runs.TOY_RUN.read_text().replace(env, "tests.toy.make_countdown")
+    Path("function.yaml").write_text(text)
+    config = ("--config", "function.yaml", "--model.policy", runs.checkpoint())
+    run = VagentCLI(["validate", *config, "--data.val_episodes=1"])
+    assert run.trainer.callback_metrics["val/turns"] <= 2
+
+
+def test_a_dry_run_says_which_checkpoint_is_meant(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    runs.fit("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
+    main(["check", *runs.arguments("--ckpt_path=last")])
+    assert "checkpoint: runs/toy/version_0/checkpoints/last.ckpt\n" in capsys.readouterr().out
 
 
 def test_the_number_of_threads_is_set(monkeypatch: pytest.MonkeyPatch):

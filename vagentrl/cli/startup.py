@@ -25,6 +25,7 @@ _IDLE_MESSAGES = (
     "litmodels",
     "`Trainer.fit` stopped: `max_epochs=",
     "Detected KeyboardInterrupt",  # the command says how to resume
+    "Received SIGTERM",
 )
 
 
@@ -40,7 +41,8 @@ def load_plugins() -> None:
 def silence_noise() -> None:
     for message in _IDLE_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_news)
+    for module in ("utilities.rank_zero", "trainer.connectors.signal_connector"):
+        logging.getLogger(f"lightning.pytorch.{module}").addFilter(_is_news)
     disable_progress_bar()
 
 
