@@ -1,5 +1,6 @@
 """What is built is what people get: the wheel, made from the sdist, away from the checkout."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
 PACKAGES = [ROOT / "vagentrl", ROOT / "envs/vagentrl_envs", ROOT / "judges/vagentrl_judges"]
 
 
@@ -36,13 +38,17 @@ def distribution(site: Path) -> Distribution:
     return next(d for d in distributions(path=[str(site)]) if d.name == "vagentrl")
 
 
-def run_python(program: str, site: Path, cwd: Path) -> str:
-    """What a program prints when only the installed wheel can be found, from an empty folder."""
-    env = os.environ | {"PYTHONPATH": str(site)}
-    command = [sys.executable, "-c", program]
+def python(site: Path, cwd: Path, *arguments: str) -> str:
+    """What Python prints when only the installed wheel can be found, from an empty folder."""
+    env = os.environ | {"PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_python(program: str, site: Path, cwd: Path) -> str:
+    return python(site, cwd, "-c", program)
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: Path):
@@ -95,3 +101,32 @@ def test_the_installed_version_is_the_one_that_the_package_tells(
 ):
     told = run_python("import vagentrl; print(vagentrl.__version__)", site, tmp_path)
     assert distribution.version == told.strip()
+
+
+def test_the_recipes_are_listed_and_copied_without_a_checkout(site: Path, tmp_path: Path):
+    listed = python(site, tmp_path, "-m", "vagentrl", "recipes").splitlines()
+    names = {path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.rglob("*.yaml")}
+    assert {Path(line.split()[0]) for line in listed} == names
+    printed = python(site, tmp_path, "-m", "vagentrl", "recipes", "gigpo")
+    assert printed == (CONFIGS / "recipes/gigpo.yaml").read_text()
+
+
+def test_a_recipe_runs_without_a_checkout(site: Path, tmp_path: Path):
+    small = ("--trainer.max_epochs=2", "--data.groups=2", "--data.group_size=2")
+    evaluated = ("--data.val_episodes=2", "--trainer.check_val_every_n_epoch=2")
+    python(site, tmp_path, "-m", "vagentrl", "fit", "--config", "bandit", *small, *evaluated)
+    summary = json.loads((tmp_path / "runs/bandit/version_0/summary.json").read_text())
+    assert (summary["iterations"], summary["episodes"]) == (2, 8)
+
+
+def test_an_editable_install_reads_the_checkout(tmp_path: Path):
+    build = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", build, tmp_path], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (built,) = tmp_path.glob("*.whl")
+    with ZipFile(built) as wheel:
+        (pth,) = (name for name in wheel.namelist() if ".dist-info/" not in name)
+        folders = [Path(line) for line in wheel.read(pth).decode().splitlines()]
+    assert folders == [ROOT, ROOT / "envs", ROOT / "judges"]

@@ -21,6 +21,7 @@ MESSAGES = (
     "litmodels",
     "`Trainer.fit` stopped: `max_epochs=",
     "Detected KeyboardInterrupt",  # the command says how to resume
+    "Received SIGTERM",
 )
 
 
@@ -28,7 +29,8 @@ def silence_noise() -> None:
     """Hide these warnings, messages and progress bars from now on."""
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_news)
+    for module in ("utilities.rank_zero", "trainer.connectors.signal_connector"):
+        logging.getLogger(f"lightning.pytorch.{module}").addFilter(_is_news)
     disable_progress_bar()
 
 

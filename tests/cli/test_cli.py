@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from vagentrl import __version__
 from vagentrl.callbacks import EvaluateAtEnds, IterationProgress, RunSummary
 from vagentrl.cli.main import COMMANDS, main
 from vagentrl.cli.parser import explain
+from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
 
 
@@ -39,13 +41,47 @@ def test_an_unknown_command_is_refused_with_a_guess():
         main(["fitt"])
 
 
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "check"])
+def test_the_help_of_a_command_is_its_own(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: vagentrl {command} --config CONFIG [--KEY VALUE ...]\n")
+    assert "Lightning Trainer command line tool" not in printed
+    assert printed.index("--model.policy") < printed.index("--data.env")
+    assert printed.index("--data.env") < printed.index("--trainer.max_epochs")  # pages of them
+
+
+def test_a_checkpoint_is_exported_by_the_arguments_of_a_function(monkeypatch: pytest.MonkeyPatch):
+    exported: list[tuple[str, str, bool]] = []
+
+    def export_policy(checkpoint: str, folder: str, half: bool = False) -> None:
+        """Write a policy.
+
+        Args:
+            checkpoint: Where from.
+            folder: Where to.
+            half: In half precision.
+        """
+        exported.append((checkpoint, folder, half))
+
+    policy = ModuleType("vagentrl.policy")
+    policy.export_policy = export_policy  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "vagentrl.policy", policy)
+    main(["export", "last.ckpt", "model"])
+    main(["export", "last.ckpt", "model", "--half=true"])
+    assert exported == [("last.ckpt", "model", False), ("last.ckpt", "model", True)]
+
+
 def test_a_complaint_that_is_not_known_stays_as_it_is():
     assert explain("the moon is full") == "the moon is full"
 
 
 def test_all_settings_are_printed_as_a_configuration(capsys: pytest.CaptureFixture[str]):
+    arguments = runs.arguments("--data.groups=7", "--print_config")
+    capsys.readouterr()  # what libraries say when the model is made
     with pytest.raises(SystemExit) as ended:
-        main(["fit", *runs.arguments("--data.groups=7", "--print_config")])
+        main(["fit", *arguments])
     assert ended.value.code in (0, None)
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["data"]["groups"] == 7
@@ -75,6 +111,23 @@ def test_what_a_configuration_brings_takes_the_place_of_the_default():
 def test_a_progress_bar_can_be_turned_off():
     run = runs.prepare("--trainer.enable_progress_bar=false")
     assert not any(isinstance(callback, ProgressBar) for callback in runs.callbacks(run))
+
+
+def test_a_function_that_makes_an_environment_may_stand_for_its_class(run_dir: Path):
+    env = "{class_path: tests.toy.Countdown, init_args: {turn_limit: 2}}"
+    text = runs.TOY_RUN.read_text().replace(env, "tests.toy.make_countdown")
+    Path("function.yaml").write_text(text)
+    config = ("--config", "function.yaml", "--model.policy", runs.checkpoint())
+    run = VagentCLI(["validate", *config, "--data.val_episodes=1"])
+    assert run.trainer.callback_metrics["val/turns"] <= 2
+
+
+def test_a_dry_run_says_which_checkpoint_is_meant(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    runs.fit("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
+    main(["check", *runs.arguments("--ckpt_path=last")])
+    assert "checkpoint: runs/toy/version_0/checkpoints/last.ckpt\n" in capsys.readouterr().out
 
 
 def test_the_number_of_threads_is_set(monkeypatch: pytest.MonkeyPatch):

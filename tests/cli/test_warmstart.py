@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vagentrl.cli.main import main
 from vagentrl.cli.warmstart import Demonstrator, Stage, command, demonstrate, perception
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.hints import HintedEnvironment, ScriptedHintModel
+from vagentrl.models.load import checkpoint_path
 from vagentrl.models.tiny import TinyModel
 from vagentrl.types import (
     Observation,
@@ -101,6 +103,23 @@ def test_perception_is_judged_on_the_episode_that_was_played_where_moves_slip():
     assert slipped_otherwise is not None and slipped_otherwise < 5 / 6
 
 
+LAKE = partial(FrozenLake, map="4x4", observation="text", turn_limit=8, format=NoThink())
+SMALL = TinyModel(images=False, vocabulary=300, layers=1)
+
+
+def make(stages: list[Stage], output: str = "model", overwrite: bool = False) -> None:
+    command.warmstart(
+        LAKE, (), stages, output, SMALL, tokenizer_episodes=5, overwrite=overwrite, eval_episodes=2
+    )
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is played for the score."""
+    monkeypatch.setattr(command, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
+
+
+@pytest.mark.usefixtures("scored")
 def test_a_stage_is_repeated_until_the_model_errs_enough(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -115,18 +134,67 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
 
     monkeypatch.setattr(command, "clone", clone)
     monkeypatch.setattr(command, "success_in_training", lambda env, folder: next(success))
-    monkeypatch.setattr(command, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
-    command.warmstart(
-        lambda: FrozenLake(map="4x4", observation="text", turn_limit=8, format=NoThink()),
-        actions=(),
-        stages=[Stage(0.1, steps=4), Stage(0.9, steps=4, until=0.4)],
-        output="model",
-        model=TinyModel(images=False, vocabulary=300, layers=1),
-        tokenizer_episodes=5,
-    )
+    make([Stage(0.1, steps=4), Stage(0.9, steps=4, until=0.4)])
     assert len(seeds) == 4  # the first stage once, the second until 0.3
     assert len(set(map(tuple, seeds))) == 4  # each time on other demonstrations
     assert "until=0.4" in Path("model/README.md").read_text()
+
+
+@pytest.mark.usefixtures("scored")
+def test_progress_counts_optimizer_steps(run_dir: Path, capfd: pytest.CaptureFixture[str]):
+    make([Stage(0.1, steps=4, batch_size=8)])  # in 8 forward passes of 4 episodes
+    printed = capfd.readouterr().err
+    assert "stage 1/1: 100%" in printed and "4/4" in printed and "8/8" not in printed
+
+
+def test_an_interrupted_run_leaves_nothing_and_a_killed_one_no_model(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def clone(*arguments: object) -> None:
+        (aside,) = Path().iterdir()  # what a run leaves that is killed now
+        with pytest.raises(ConfigError, match=r"a folder without config\.json"):
+            checkpoint_path(str(aside))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "clone", clone)
+    with pytest.raises(KeyboardInterrupt):
+        make([Stage(0.1, steps=4)])
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.usefixtures("scored")
+def test_a_model_is_replaced_only_if_that_is_asked_for(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(command, "clone", lambda *arguments: None)
+    make([Stage(0.1, steps=4)])
+    Path("model/of_the_first").touch()
+    with pytest.raises(ConfigError, match=r"model holds a model already; .* --overwrite true"):
+        make([Stage(0.1, steps=4)])
+    make([Stage(0.1, steps=4)], overwrite=True)
+    assert not Path("model/of_the_first").exists()
+    assert checkpoint_path("model") == "model"
+    assert [path.name for path in Path().iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_other_things_is_never_replaced(overwrite: bool, run_dir: Path):
+    Path("home").mkdir()
+    Path("home/thesis.txt").touch()
+    with pytest.raises(ConfigError, match="home holds other things than a model"):
+        make([Stage(0.1, steps=4)], "home", overwrite)
+    assert Path("home/thesis.txt").exists()
+    with pytest.raises(ConfigError, match=r"home/thesis\.txt is a file"):
+        make([Stage(0.1, steps=4)], "home/thesis.txt", overwrite)
+
+
+def test_the_help_is_the_commands_own(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["warmstart", "--help"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: vagentrl warmstart [--KEY VALUE ...]\n")
+    assert "Build a tiny model from nothing" in printed
+    assert "Lightning" not in printed
 
 
 def test_a_stage_too_short_for_its_cycle_is_refused():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser
 
+from vagentrl.cli.checkpoints import find_checkpoint
 from vagentrl.cli.memory import Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.modules.agent import AgentModule
@@ -38,6 +39,8 @@ class _CheckCLI(VagentCLI):
 def run_check(args: Sequence[str]) -> None:
     """``vagentrl check``: build everything but the weights, and print the memory it will take."""
     cli = _CheckCLI(args, run=False)
+    if cli.config.ckpt_path is not None:
+        print("checkpoint:", find_checkpoint(cli.config.ckpt_path, cli.trainer))
     agent: AgentModule = cli.model  # pyright: ignore
     agent.policy_name = cli.config.model_config or agent.policy_name
     agent.trainer = cli.trainer

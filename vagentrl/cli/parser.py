@@ -25,7 +25,7 @@ CONFIG_HELP = "a YAML file with settings, or the name of a recipe (see `vagentrl
 
 
 class Parser(ArgumentParser):
-    """Complains in a line or two, and guesses what was meant."""
+    """Reports a mistake in a line or two, and guesses what was meant."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # an abbreviation is a typing error that happens to work
@@ -155,9 +155,14 @@ def _no_class_at_all(place: str, match: re.Match[str]) -> str:
 
 
 def _class_names() -> set[str]:
-    """Names of the classes of ours that are loaded: they need no import path."""
+    """Names of the classes that vagentrl has loaded: short names need no import path."""
     modules = [vars(module) for name, module in sys.modules.items() if name.startswith("vagentrl")]
-    return {thing.__name__ for names in modules for thing in names.values() if isclass(thing)}
+    return {
+        thing.__name__
+        for names in modules
+        for thing in names.values()
+        if isclass(thing) and thing.__module__.startswith("vagentrl")
+    }
 
 
 def _wrong_class(place: str, match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from pydoc import locate
 from typing import Any
 
 import torch
-from jsonargparse import ActionConfigFile  # pyright: ignore[reportPrivateImportUsage]
+from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore[reportPrivateImportUsage]
 from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -59,8 +59,8 @@ class VagentCLI(LightningCLI):
     """``vagentrl fit|validate|test``: one module, one datamodule, everything else pluggable.
 
     Args:
-        args: What was said on the command line; with the command first if that is to be run.
-        run: Run the command. Otherwise the classes are made, and nothing more.
+        args: Arguments of the command line, beginning with the command if it is to be run.
+        run: Run the command; otherwise only instantiate the classes.
     """
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
@@ -117,7 +117,7 @@ class VagentCLI(LightningCLI):
             type=str | None,
             default=None,
             help="checkpoint to resume from (fit) or to evaluate: a path, `last` for the newest of "
-            "this configuration's runs, or `best` for the one with the best monitored metric",
+            "this configuration's runs, or `best` for that run's best by ModelCheckpoint's monitor",
         )
         parser.add_argument(
             "--weights_only",
@@ -139,20 +139,23 @@ class VagentCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
-        path = self.config.data.env.get("class_path")
-        if isabstract(locate(path)):  # the parser looks at classes whose instances are settings
+        # The parser refuses abstract classes only where a setting is an instance of the class.
+        env = self.config.data.env
+        if isinstance(env, Namespace) and isabstract(locate(env.class_path)):
             raise ConfigError(
-                f"data.env is {path}, which is abstract; name a class derived from it"
+                f"data.env is {env.class_path}, which is abstract; name a class derived from it"
             )
 
     def instantiate_classes(self) -> None:
         try:
             super().instantiate_classes()
-        except ValueError as error:  # the parser buries the cause under errors of its own
-            cause = error.__cause__
+        except ConfigError:
+            raise
+        except (MisconfigurationException, ValueError) as error:
+            cause: BaseException | None = error  # the parser wraps it in errors of its own
             while cause is not None and not isinstance(cause, MisconfigurationException):
                 cause = cause.__cause__
-            if cause is None or isinstance(error, ConfigError):
+            if cause is None:
                 raise
             raise ConfigError(f"Lightning refuses a setting: {cause}") from error
 
