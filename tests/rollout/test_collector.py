@@ -201,7 +201,7 @@ def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
     message = (
-        f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
+        f"'toy' has {prompt} tokens and a reply may have 21, but the context is {prompt + 20} tokens"
     )
     with pytest.raises(ConfigError, match=message):
         play_one(tight, seed=3, max_tokens=21)
@@ -328,7 +328,7 @@ def test_an_environment_that_plays_another_way_a_second_time_fails_that_episode_
     place.load_state_dict(state)
     failed, following = elsewhere.collect_turns([place], 2, Sampling())
     assert failed.error is not None
-    assert "ended (truncated) where it went on" in failed.error
+    assert "ended an episode on replay (truncated)" in failed.error
     assert following.stop == "cut"
 
 

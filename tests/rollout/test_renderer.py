@@ -248,7 +248,7 @@ def test_an_image_placeholder_in_the_system_text_is_only_text(qwen_vl: Renderer)
 
 
 def test_a_template_that_rewrites_history_is_refused():
-    with pytest.raises(ConfigError, match=r"asks after .*<think>(?s:.*)remembers after"):
+    with pytest.raises(ConfigError, match=r"before a new reply .*<think>(?s:.*)before an earlier one"):
         Renderer(chat.tokenizer(chat.QWEN_TOKENS[:3], "<|im_end|>", THINKING))
 
 

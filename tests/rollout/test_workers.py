@@ -54,7 +54,7 @@ class Obedient(Environment):
 
 
 async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
-    async with pool.place() as worker:
+    async with pool.reserve() as worker:
         _, _, observation = await pool.run(worker, reset, seed, 7)
         told = [observation.text]
         for text in replies:
@@ -245,12 +245,12 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
 
     async def in_turn() -> list[str]:
         errors = []
-        async with places.place() as worker:
+        async with places.reserve() as worker:
             prompt, _, _ = await places.run(worker, reset, 0, 0)
             assert prompt != f"I live in process {os.getpid()}"
         for text in ("raise", "die", "hang"):
             try:
-                async with places.place() as worker:
+                async with places.reserve() as worker:
                     places.timeout_s = 30  # an interpreter has to start
                     prompt, _, _ = await places.run(worker, reset, 0, 0)
                     places.timeout_s = 0.5 if text == "hang" else 30
@@ -316,7 +316,7 @@ def test_claims_come_back_beside_the_state_before_and_after(kind: Literal["threa
     )
 
     async def play() -> tuple[Claim, ...]:
-        async with places.place() as worker:
+        async with places.reserve() as worker:
             _, claims = await places.run(worker, step, reply)
             return claims
 
