@@ -110,7 +110,7 @@ def test_rows_hold_every_reply_once_in_the_context_it_was_sampled_in(
         replies.remove(toy.GO)
     context = Window(window)
     played = toy.play(replies, seed=3, images=images, context=context)
-    rows = collate([played], toy.renderer(images), temperature=1.0)
+    rows = collate([played], toy.renderer(images), temperature=1.0, at_limit="bootstrap")
     sampled = rows.input_ids[rows.action_mask].tolist()
     assert sampled == [id for turn in played.turns for id in turn.reply_ids]
     conversation = Conversation(toy.renderer(images), context, toy.TASK)
