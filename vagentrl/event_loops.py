@@ -1,4 +1,4 @@
-"""What outlives a coroutine but not its event loop, and loops beside one that runs already."""
+"""Helpers for asyncio event loops: clean-up at their end, and running one inside another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ T = TypeVar("T")
 
 
 async def close_at_the_end(close: Callable[[], Awaitable[Any]]) -> AsyncGenerator[None]:
-    """To be started with `anext` and kept: suspended as long as the running event loop, whose end
-    resumes it."""
+    """Run `close` when the running event loop shuts down.
+
+    Start the generator with `anext` and keep a reference to it.
+    """
     try:
         yield
     finally:
@@ -20,7 +22,7 @@ async def close_at_the_end(close: Callable[[], Awaitable[Any]]) -> AsyncGenerato
 
 
 def run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run in an event loop of its own, also where one is running already (a notebook)."""
+    """Run a coroutine in a new event loop, even if one is running already, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
