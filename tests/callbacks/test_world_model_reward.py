@@ -121,7 +121,7 @@ def test_a_claim_without_a_verdict_earns_the_mean_of_its_kind(
 
 
 def failing_once() -> Script:
-    """One observation, in the first turn of the second episode, cannot be judged."""
+    """The judge fails on one observation, in the first turn of the second episode."""
     return by_turn(lambda session, turn: say("?", 2) if (session, turn) == (1, 0) else HONEST[turn])
 
 
@@ -244,7 +244,7 @@ def test_nothing_is_left_behind(run_dir: Path):
     callback = reward()
     run = fit(HONEST, callback)
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
-    run.trainer.validate(run.model, run.datamodule)  # and it can begin anew
+    run.trainer.validate(run.model, run.datamodule)  # the callback can be set up again
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
 
 

@@ -1,4 +1,4 @@
-"""Collecting ahead while the actor learns."""
+"""Collecting the next batch while the actor learns."""
 
 import threading
 from pathlib import Path

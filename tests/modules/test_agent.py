@@ -77,7 +77,7 @@ def test_half_precision_without_a_full_copy_is_warned_of(
 
 
 class Poison(Callback):
-    """Makes gradients NaN, in these steps of the optimizer."""
+    """Sets gradients to NaN in the given optimizer steps."""
 
     def __init__(self, steps: range) -> None:
         self.steps = steps
@@ -96,7 +96,7 @@ class Poison(Callback):
 
 
 def poisoned(steps: range, iterations: int) -> tuple[Any, Poison]:
-    """A run with two steps in each iteration, and what was poisoned."""
+    """A run with two steps per iteration, and the callback that sets its gradients to NaN."""
     run = runs.prepare(*NO_EVALUATION, f"--trainer.max_epochs={iterations}")
     poison = Poison(steps)
     runs.callbacks(run).append(poison)
@@ -114,7 +114,10 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_the_run_goes_on(
     events = runs.events(run)
     assert [event.value for event in events.Scalars("optim/skipped_steps")] == [0, 2, 0]
     assert len(events.Scalars("optim/actor_grad_norm")) == 2
-    assert "iteration 1: a step is skipped because its gradient is not finite (actor_grad_norm nan" in caplog.text
+    assert (
+        "iteration 1: a step is skipped because its gradient is not finite (actor_grad_norm nan"
+        in caplog.text
+    )
 
 
 def test_a_run_that_takes_no_step_any_more_ends(run_dir: Path):
@@ -127,7 +130,7 @@ def test_a_run_that_takes_no_step_any_more_ends(run_dir: Path):
 
 
 class Spoil(Callback):
-    """As a step of infinite length would."""
+    """Sets a weight to infinity, as a diverged step would."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -145,7 +148,7 @@ def test_weights_that_are_not_finite_are_not_saved(run_dir: Path):
 
 
 class OtherSampler(AgentCallback):
-    """Makes each row look as if a policy of its own had sampled it; keeps what is learned from."""
+    """Changes the log-probs of each row as if another policy had sampled it; stores the batches."""
 
     def __init__(self) -> None:
         self.parts: list[TrainBatch] = []

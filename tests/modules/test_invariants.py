@@ -1,6 +1,6 @@
-"""What must not change the gradient: micro-batches, padding, and all that was not sampled.
+"""Micro-batches, padding and tokens that were not sampled must not change the gradient.
 
-And what must agree: the log-probs of sampling and of training.
+The log-probs of sampling and of training must agree.
 """
 
 from dataclasses import replace

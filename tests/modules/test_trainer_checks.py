@@ -1,4 +1,4 @@
-"""What an iteration needs of a trainer is set, or refused with the setting's name."""
+"""Trainer settings that an iteration needs are set; others are refused by name."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ QUIET: dict[str, Any] = {
 
 
 def trainer(**settings: Any) -> Trainer:
-    """A trainer as in a notebook, without a word of vagentrl."""
+    """A plain Lightning trainer, as in a notebook."""
     return Trainer(**QUIET | {"enable_checkpointing": False, "max_epochs": 2} | settings)
 
 
@@ -42,7 +42,7 @@ def test_lightnings_defaults_become_what_is_needed(stage: str):
         "use_distributed_sampler": False,
         "barebones": False,
     }
-    check_trainer(plain, stage)  # a trainer may fit again
+    check_trainer(plain, stage)  # a trainer may be used again
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -52,7 +52,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "64-true"}, "precision is 64-true"),
     ({"overfit_batches": 2}, "overfit_batches is 2, but"),
     ({"limit_train_batches": 0}, "limit_train_batches is 0, but"),
-    ({"limit_train_batches": 1}, "limit_train_batches is 1, but"),  # one batch, not all of them
+    (
+        {"limit_train_batches": 1},
+        "limit_train_batches is 1, but",
+    ),  # the integer 1 is one batch, 1.0 is all batches
     ({"limit_train_batches": 0.5}, "limit_train_batches is 0.5, but"),
     ({"max_steps": 8}, r"max_steps is 8, but .* set trainer.max_epochs"),
     ({"min_steps": 8}, r"min_steps is 8, but .* set trainer.min_epochs"),

@@ -19,7 +19,7 @@ VERSION = 5
 
 
 class Moody(toy.Countdown):
-    """Fails at the second step when the seed is odd."""
+    """Raises an error in the second step if the seed is odd."""
 
     def step(self, reply: Reply) -> StepResult:
         if self.turns == 1 and self.odd:
@@ -200,9 +200,7 @@ def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
     prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt.ids)
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
-    message = (
-        f"'toy' has {prompt} tokens and a reply may have 21, but the context is {prompt + 20} tokens"
-    )
+    message = f"'toy' has {prompt} tokens and a reply may have 21, but the context is {prompt + 20} tokens"
     with pytest.raises(ConfigError, match=message):
         play_one(tight, seed=3, max_tokens=21)
 
@@ -224,7 +222,7 @@ def test_members_of_a_group_share_the_seed_and_nothing_else():
 
 
 def by_seed(request: GenerationRequest) -> str:
-    """As a policy would: the seed of the request decides."""
+    """Samples replies by the seed of the request, as a policy would."""
     return toy.GO if request.seed // 7 % 2 else toy.WAIT
 
 

@@ -19,7 +19,7 @@ from vagentrl.types import Claim, Observation, Reply, State, StepResult
 
 
 class Obedient(Environment):
-    """Does what its seed, or the reply, says: raise, hang, leave."""
+    """Raises an error, hangs or exits, as its seed or the reply says."""
 
     def __init__(self, broken: bool = False) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
 
 
 def play_alone(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
-    """In an event loop of its own, as every collection has."""
+    """Run in a new event loop, as every collection does."""
 
     async def alone() -> list[str]:
         pool.open()
@@ -142,7 +142,7 @@ def test_a_hanging_environment_does_not_keep_the_program_from_ending():
 
 @dataclass
 class Counted:
-    """Makes environments, and counts them and how many are at work."""
+    """Makes environments; counts them, and those in use at the same time."""
 
     made: list[Environment] = field(default_factory=list)
     closed: list[Environment] = field(default_factory=list)
@@ -293,7 +293,7 @@ def test_a_pool_needs_places_and_time(settings: dict[str, Any]):
 
 
 class Honest(Obedient):
-    """Tells its state: the last reply."""
+    """Reports the last reply as its state."""
 
     def __init__(self) -> None:
         super().__init__()
