@@ -71,7 +71,7 @@ def share_of_good_hints(arm: str, lakes: int = 300) -> float:
 
 def table(runs: dict[str, list[dict]]) -> str:
     lines = [
-        "| training | hints on a shortest way | before | half-way | after | each seed | with hints "
+        "| training | hints on a shortest path | before | half-way | after | each seed | with hints "
         "| seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]

@@ -89,7 +89,7 @@ def test_arguments_that_cannot_work_are_refused_at_once(arguments: dict[str, Any
 
 
 def test_a_run_without_a_number_of_iterations_is_refused(run_dir: Path):
-    with pytest.raises(ConfigError, match=r"max_epochs is -1, but a run has a number"):
+    with pytest.raises(ConfigError, match=r"max_epochs is -1, but learning-rate schedules"):
         make_trainer(accelerator="cpu", logger=False).fit(notebook.agent(), notebook.data())
 
 
@@ -126,7 +126,7 @@ def test_the_same_trainer_goes_on_once_it_may(caplog: pytest.LogCaptureFixture):
     before = runs.fingerprint(agent)
     with caplog.at_level(logging.WARNING, "vagentrl.datamodule"):
         trainer.fit(agent, data)
-    assert "1 of 1 iterations are done, so nothing is played" in caplog.text
+    assert "1 of 1 iterations are completed, so no episodes are played" in caplog.text
     assert len(played.seeds) == 1 and runs.fingerprint(agent) == before
     trainer.fit_loop.max_epochs = 2
     trainer.fit(agent, data)

@@ -30,7 +30,7 @@ __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for: `import vagentrl` must not wait for torch.
+    # Names are imported on first use, so that `import vagentrl` does not load torch.
     if name not in _HOMES:
         raise AttributeError(f"module 'vagentrl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -13,16 +13,16 @@ Thoughts = Literal["keep", "strip"]
 class Context(ABC):
     """Chooses the earlier turns that stand in the model's context; subclasses write ``start``.
 
-    A turn whose context continues the one before it, token by token, shares a training row with it.
-    Where the past is cut or rewritten a new row begins, so that every sampled token is trained in
-    the context in which it was sampled.
+    If the context of a turn continues that of the turn before it, token by token, both share a
+    training row. If earlier turns are cut or rewritten, a new row begins. So every sampled token is
+    trained in the context in which it was sampled.
 
     Args:
-        thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their
-            ``<think>…</think>``, so that later turns see only what was done.
+        thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` the
+            ``<think>…</think>`` from them.
 
     Attributes:
-        memory: How many earlier turns a later one may see; None for all.
+        memory: The number of earlier turns that may be visible; None for all.
 
     Raises:
         ConfigError: When ``thoughts`` is neither.
@@ -41,7 +41,7 @@ class Context(ABC):
         """Index of the oldest visible turn; ``turn`` itself if no earlier turn is visible.
 
         Args:
-            turn: Index of the turn that is to be played, from 0.
+            turn: Index of the turn to be played, from 0.
         """
 
     def __call__(self, turn: int) -> int:
@@ -57,12 +57,12 @@ class Context(ABC):
 
 
 class FullHistory(Context):
-    """The whole episode.
+    """Shows the whole episode.
 
     Args:
         thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their thoughts. With
-            ``strip`` the context is rewritten after every reply that has a thought, so turns have
-            rows of their own.
+            ``strip`` the context is rewritten after every reply that has a thought, so that the
+            next turn begins a new row.
     """
 
     memory = None
@@ -72,13 +72,13 @@ class FullHistory(Context):
 
 
 class Window(Context):
-    """The last turns only: a context is no longer after 400 turns than after 4 (Verlog).
+    """Shows the last few turns only, so the context does not grow with the episode (Verlog).
 
     Args:
-        turns: How many earlier turns are visible; 0 shows only the present observation.
+        turns: The number of earlier turns that are visible; 0 shows only the current observation.
         thoughts: ``keep`` earlier replies as they were sampled, or ``strip`` their thoughts.
-        clear_every: Forget all earlier turns after every so many (5 in Verlog's ablation); None
-            never does.
+        clear_every: Hide all earlier turns again after every `clear_every` turns (5 in Verlog's
+            ablation); None never does.
 
     Raises:
         ConfigError: When ``turns`` is negative, ``clear_every`` below 1, or ``thoughts`` neither.

@@ -1,4 +1,4 @@
-"""Collects episodes, and serves them as minibatches: one epoch is one iteration."""
+"""Collects episodes and serves them as minibatches; one epoch of the trainer is one iteration."""
 
 from __future__ import annotations
 
@@ -44,39 +44,42 @@ log = logging.getLogger(__name__)
 
 
 class RolloutDataModule(Rollouts):
-    """Turns episodes that the current policy plays into minibatches.
+    """Plays episodes with the current policy and serves them as minibatches.
 
     Args:
-        env: Environment to train on, and to evaluate on under validation and test seeds.
+        env: Environment to train on, and to evaluate on with validation and test seeds.
         engine: Samples the replies.
         sampling: How replies are sampled in training.
-        context: What the model sees of the past when it replies.
-        groups: Initial states in an iteration (P), of all ranks: a multiple of their number.
-        group_size: Episodes from each of them (N).
-        turns: Play this many turns in each of ``groups * group_size`` environments instead of whole
-            episodes; their episodes go on from batch to batch (Verlog's ``e_len``).
-        at_limit: Whether the environment's limit on turns or actions, or a full context, is the
-            ``end`` of the task, after which nothing has value, or a cut, after which estimators
-            ``bootstrap`` from the critic. A batch that ends first (``turns``) is always a cut.
-        filter: Which groups are worth a gradient.
-        minibatch_size: Rows in one optimizer step, of all ranks.
+        context: Which earlier turns the model sees when it replies.
+        groups: Initial states in an iteration (P), over all ranks; a multiple of the number of
+            ranks.
+        group_size: Episodes from each initial state (N).
+        turns: Instead of whole episodes, play this many turns in each of ``groups * group_size``
+            persistent environments, whose episodes continue in the next batch (Verlog's ``e_len``).
+        at_limit: What it means when the environment's limit on turns or actions, or a full context,
+            truncates an episode. ``end``: the task is over, and the value after it is 0.
+            ``bootstrap``: the episode was cut, and estimators use the critic's value after it. An
+            episode that is cut because its batch ends (``turns``) is always bootstrapped.
+        filter: Chooses the groups to learn from.
+        minibatch_size: Rows in one optimizer step, over all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
             only.
         passes: Passes over a collected batch (k; 1 is fully online).
-        val_envs: More environments to evaluate on, by name.
+        val_envs: Additional environments to evaluate on, by name.
         val_episodes: Episodes of each environment in a validation, and in a test. They start from
-            different states, as far as there are enough and the environment tells them.
-        val_sampling: How replies are sampled in evaluations; None: as in training at T = 0.5.
+            different states, as far as the environment reports its initial states and has enough.
+        val_sampling: How replies are sampled in evaluations; None: as in training, but at
+            temperature 0.5.
         workers: Run environments in threads, or each in a process of its own.
-        max_workers: Episodes that are played at once, on each rank.
-        lockstep: Play a turn of every episode before the next turn of any (for comparison: slower,
-            and the same episodes).
+        max_workers: Maximum number of episodes at the same time, on each rank.
+        lockstep: Play all episodes turn by turn: one turn of each before the next turn of any. The
+            episodes are the same but take longer; this serves comparisons of speed.
         timeout_s: Seconds that an environment may take for one reset or step.
-        staleness: 1 collects the next iteration's episodes while the actor learns from this one's,
-            so that they come from weights that are one iteration old; 0 takes turns and is exactly
-            on-policy.
-        context_length: Tokens of context to use; None: all that the model can read.
-        seed: Decides every episode and the order of minibatches, together with the iteration.
+        staleness: 1 collects the next iteration's episodes while the actor learns from the current
+            ones, so that they are sampled by weights one iteration old. 0 collects and learns in
+            turn, which is exactly on-policy.
+        context_length: Length of the context in tokens; None uses the model's full length.
+        seed: Determines all episodes and the order of minibatches, together with the iteration.
     """
 
     def __init__(
@@ -107,8 +110,8 @@ class RolloutDataModule(Rollouts):
         super().__init__()
         if TRAIN in (val_envs or {}):
             raise ConfigError(
-                f"data.val_envs holds a {TRAIN!r}, which is what data.env is called; it is "
-                "evaluated anyway: give another environment another name"
+                f"data.val_envs names an environment {TRAIN!r}, which is the name of data.env; "
+                "data.env is evaluated anyway: choose another name for another environment"
             )
         self.environments = {TRAIN: env, **(val_envs or {})}
         self.engine = engine if engine is not None else TransformersEngine()
@@ -137,7 +140,7 @@ class RolloutDataModule(Rollouts):
         self.evaluated = {}
         self._check_settings()
         self._seeds: dict[tuple[Split, str], tuple[int, ...]] = {}
-        self._policy: str | None = None  # the policy that `setup` has prepared for
+        self._policy: str | None = None  # the policy that engine and tokenizer belong to
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
@@ -146,7 +149,7 @@ class RolloutDataModule(Rollouts):
         check_trainer(trainer, stage)
         agent = agent_of(trainer.lightning_module)
         self._check_policy(agent)
-        self._loader = self._warmup = None  # an earlier run, of another module perhaps, left these
+        self._loader = self._warmup = None  # drop the batches of an earlier run
         if hasattr(self, "renderer"):
             self.source.forget()
             return
@@ -200,18 +203,19 @@ class RolloutDataModule(Rollouts):
     # -------------------------------------------------------------------------------- training
 
     def train_dataloader(self) -> MinibatchLoader | NoMinibatches:
-        """Collect an iteration's episodes with the current policy, and score them."""
+        """Collect an iteration's episodes with the current policy, score them and assign credit."""
         trainer = attached(self)
         agent = agent_of(trainer.lightning_module)
         if agent.iteration >= agent.total_iterations:
             log.warning(
-                "%d of %d iterations are done, so nothing is played and nothing learned; raise "
-                "trainer.max_epochs (in Python, trainer.fit_loop.max_epochs)",
+                "%d of %d iterations are completed, so no episodes are played; to train further, "
+                "raise trainer.max_epochs (in Python, trainer.fit_loop.max_epochs)",
                 agent.iteration,
                 agent.total_iterations,
             )
             return NoMinibatches()
-        if self._loader is None or self._loader[0] != agent.iteration:  # a resumed run asks twice
+        # A resumed run asks twice for the same iteration.
+        if self._loader is None or self._loader[0] != agent.iteration:
             self._loader = (agent.iteration, self._iterate(agent))
         loader = self._loader[1]
         trainer.accumulate_grad_batches = loader.accumulate
@@ -238,7 +242,7 @@ class RolloutDataModule(Rollouts):
                 at_limit=self.at_limit,
             )
             collected, earlier = collected.to(agent.device), None
-        else:  # all rounds of a warm-up learn from one batch
+        else:  # the rounds of a critic warm-up share one batch
             started, self.report = time.perf_counter(), {}
             collected, earlier = self._warmup
         rollout, scores, credit = agent.assess(collected, earlier)
@@ -273,7 +277,8 @@ class RolloutDataModule(Rollouts):
         return collection.kept
 
     def state_dict(self) -> dict[str, Any]:
-        # A warm-up that is resumed collects again, with the same actor: from the start, as before.
+        # Within a warm-up nothing is saved: a resumed run collects the same batch again, with the
+        # same actor and from the first episode.
         if self.turns is None or not agent_of(attached(self).lightning_module).current.actor_learns:
             return {}
         return self.source.state_dict()
@@ -284,16 +289,16 @@ class RolloutDataModule(Rollouts):
     # ------------------------------------------------------------------------------ evaluation
 
     def val_dataloader(self) -> DataLoader:
-        """Each environment's name with the seeds of its validation episodes."""
+        """Yields the name of each environment with the seeds of its validation episodes."""
         return self._held_out("validation")
 
     def test_dataloader(self) -> DataLoader:
-        """Each environment's name with the seeds of its test episodes."""
+        """Yields the name of each environment with the seeds of its test episodes."""
         return self._held_out("test")
 
     def _held_out(self, split: Split) -> DataLoader:
-        """The same seeds in every evaluation of the run."""
-        self.source.wait()  # until the workers are free
+        """Yields environments with their seeds, the same in every evaluation of the run."""
+        self.source.wait()  # episodes in the background occupy the workers
         for name, pool in self.collector.pools.items():
             if (split, name) not in self._seeds:
                 self._seeds[split, name] = held_out_seeds(pool, split, self.val_episodes)
@@ -303,10 +308,10 @@ class RolloutDataModule(Rollouts):
     def evaluate(
         self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
     ) -> dict[str, float]:
-        """Play held-out episodes.
+        """Play evaluation episodes.
 
         Returns:
-            The metrics to log: under ``val/`` (or another prefix) for the trained environment,
+            The metrics to log: under ``val/`` (or another prefix) for the training environment,
             under ``val/NAME/`` for others.
         """
         trajectories, report = self.source.evaluate(
@@ -324,9 +329,9 @@ class RolloutDataModule(Rollouts):
         return episode_report(trajectories, prefix) | own
 
     def policy_record(self) -> PolicyRecord:
-        """What a checkpoint says of the policy, for `vagentrl.load_policy`."""
+        """The policy's description for a checkpoint; `vagentrl.load_policy` reads it."""
         agent, collector = agent_of(attached(self).lightning_module), self.collector
-        system_prompt, reply_format = collector.asked.get(TRAIN, (None, None))
+        system_prompt, reply_format = collector.instructions.get(TRAIN, (None, None))
         return PolicyRecord(
             policy=agent.policy_name,
             dtype=agent.dtype_name,
@@ -371,16 +376,16 @@ class RolloutDataModule(Rollouts):
         if self.sampling.temperature == 0:
             raise ConfigError(
                 "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
-                "give a temperature above 0 (1.0 explores most)"
+                "give a temperature above 0 (1.0 is usual)"
             )
         check_collection(self)
 
     def _check_policy(self, agent: AgentModule) -> None:
-        """Refuse an agent whose policy is not the one that `setup` has prepared for."""
+        """Refuse an agent whose policy differs from the one of an earlier `setup`."""
         policy = f"{agent.policy_name} (adapter: {agent.lora})"
         if self._policy not in (None, policy):
             raise ConfigError(
-                f"this RolloutDataModule has the engine and the tokenizer of {self._policy}, and "
+                f"this RolloutDataModule has the engine and the tokenizer of {self._policy}, but "
                 f"the module's policy is {policy}; make another RolloutDataModule for it, with an "
                 "engine of its own"
             )
@@ -389,7 +394,8 @@ class RolloutDataModule(Rollouts):
     def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
         if self.worker_kind == "process":
             return pool.ask(traits)
-        environment = make(self.environments[name], name)  # so that wrong settings show once
-        told = traits(environment)
+        # Made in this thread, so that wrong settings raise here and not in every worker.
+        environment = make(self.environments[name], name)
+        found = traits(environment)
         environment.close()
-        return told
+        return found

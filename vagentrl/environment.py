@@ -1,7 +1,7 @@
-"""What an environment is.
+"""The interface of environments, and the base class of those with named actions.
 
-An environment parses nothing and renders nothing for the model: it gets a parsed reply and answers
-with an observation. One instance plays one episode at a time; `reset` starts the next.
+An environment neither parses replies nor writes prompts: it receives a parsed reply and returns an
+observation. One instance plays one episode at a time; `reset` starts the next.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 Split = Literal["train", "validation", "test"]
-"""What a seed, or a state, is kept for: no seed and no state is of two splits."""
+"""What a seed or a state is used for. No seed and no state belongs to two splits."""
 
 
 def seed_of(split: Split, index: int) -> int:
-    """The ``index``-th seed of a split: even for training, odd for the two that are held out."""
+    """The ``index``-th seed of a split: even for training, odd for validation and test."""
     match split:
         case "train":
             return 2 * index
@@ -44,13 +44,15 @@ def split_of(seed: int) -> Split:
 
 
 def split_of_state(state: str) -> Split:
-    """The split that an initial state belongs to: a tenth each is for validation and for test.
+    """The split that an initial state belongs to: a tenth of the states each is for validation and
+    for test.
 
-    Seeds of different splits can start from the same state where there are few. An environment
-    that draws until ``split_of_state(state) == split_of(seed)`` keeps its states apart too.
+    If an environment has few states, seeds of different splits may start from the same one. To
+    keep the states of the splits apart too, draw again until
+    ``split_of_state(state) == split_of(seed)``.
 
     Args:
-        state: The state in writing. Its hash decides, in every process and for ever.
+        state: The state as text. The split depends only on its hash, which never changes.
     """
     digest = hashlib.blake2b(state.encode(), digest_size=4).digest()
     match int.from_bytes(digest, "little") % 10:
@@ -63,10 +65,10 @@ def split_of_state(state: str) -> Split:
 
 
 class Environment(ABC):
-    """A task that is played over turns.
+    """A task that the agent plays over several turns.
 
     Args:
-        format: How the agent is asked to reply, and how its reply is parsed.
+        format: The format of replies.
     """
 
     initialised = False
@@ -82,72 +84,72 @@ class Environment(ABC):
 
     @property
     def replays(self) -> bool:
-        """Whether seeds and replies decide all that it shows: an episode can be played again."""
+        """Whether an episode can be replayed: its seeds and replies determine all it shows."""
         return True
 
     @property
     def waits_s(self) -> float:
-        """Seconds beyond `data.timeout_s` that an answer may wait for others, such as a hint's
-        model."""
+        """Seconds that a reset or step may take beyond `data.timeout_s`, for example while it waits
+        for a hint model."""
         return 0.0
 
     def at_iteration(self, iteration: int) -> None:  # noqa: B027 (most environments do not change)
-        """Take note, before each `reset`, of the iteration that the episode is played for."""
+        """Called before each `reset` with the training iteration that the episode is for."""
 
     @abstractmethod
     def system_prompt(self) -> str:
-        """The task and the reply format, in words; the same for every episode."""
+        """Describes the task and the reply format; the same for every episode."""
 
     @abstractmethod
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         """Start an episode.
 
         Args:
-            seed: Decides the initial state, in every process and for ever.
-            transition_seed: Decides the randomness of the transitions. Members of a group share
-                ``seed`` and differ in this one.
+            seed: Determines the initial state. A seed must give the same state in every process.
+            transition_seed: Seeds the randomness of the transitions. The members of a group share
+                ``seed`` but differ in ``transition_seed``.
         """
 
     @abstractmethod
     def step(self, reply: Reply) -> StepResult:
-        """Play one parsed reply; a malformed one must be answered too, not raised on."""
+        """Play one parsed reply. A malformed reply must be answered too; it must not raise."""
 
     def state(self) -> State | None:
-        """The true state now, for judges and demonstrators; None where there is no such thing."""
+        """The true current state, for judges and demonstrators; None if there is none to report."""
         return None
 
     def initial_state(self, seed: int) -> Hashable | None:
-        """The state that a seed starts from, equal for equal states; None where it is unknown.
+        """The initial state of a seed, as a value that is equal for equal states; None if unknown.
 
-        Evaluations ask before any episode, and play a state again only when all were played.
-        Override where `state` says too little or `reset` takes long.
+        Evaluations use it to choose seeds with different initial states. Override it if `state`
+        does not describe the whole state, or if `reset` is slow.
         """
         self.reset(seed)
         return self.state()
 
     def rubric(self) -> str:
-        """What makes a claim about the state right, in words for a judge; empty without one."""
+        """Instructions for a judge on what makes a claim about the state right; may be empty."""
         return ""
 
     def oracle(self) -> tuple[str, ...] | None:
-        """The best actions from here to the end; None where unknown or where nothing helps."""
+        """The best actions from the current state to the end; None if unknown or unsolvable."""
         return None
 
     def frame(self) -> Image | None:
-        """A picture of the state now, for people; None where there is no such thing."""
+        """A picture of the current state for people to look at; None if there is none."""
         return None
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
-        """Give back what the environment holds."""
+        """Release the environment's resources."""
 
 
 class Outcome(NamedTuple):
-    """What one action did.
+    """The result of one action.
 
     Attributes:
-        reward: Its reward.
+        reward: The action's reward.
         done: Whether the task is over.
-        success: Whether it is over because it was solved.
+        success: Whether the task is over because it was solved.
         changed: Whether the action changed the state.
     """
 
@@ -160,27 +162,28 @@ class Outcome(NamedTuple):
 class ActionEnvironment(Environment):
     """An environment whose replies are lists of named actions.
 
-    It holds the rules that do not depend on the task: what a malformed reply or an unknown action
-    costs, how many actions and turns there are. A subclass says what an action does.
+    It implements the rules that do not depend on the task: what a malformed reply or an unknown
+    action costs, and how many actions and turns an episode may have. A subclass implements what an
+    action does.
 
     Args:
-        action_names: The names of the actions; an agent may write them in any case.
-        format: How the agent is asked to reply, and how its reply is parsed.
-        actions_per_turn: Actions that a reply may hold; the rest is ignored.
+        action_names: The names of the actions; the agent may write them in upper or lower case.
+        format: The format of replies.
+        actions_per_turn: Maximum number of actions in a reply; further actions are ignored.
         actions_per_episode: Actions after which an episode is truncated; None sets no limit.
         turn_limit: Turns after which an episode is truncated.
         format_reward: Added for a well-formed reply.
         format_penalty: Subtracted for a malformed reply.
-        invalid_action: What an unknown action does: ``skip`` it, play the ``default`` action in
-            its place, or ``end_turn`` there. A malformed reply plays one default action under
-            ``default`` and nothing otherwise.
+        invalid_action: How an unknown action is handled: ``skip`` it, play the ``default`` action
+            instead, or ``end_turn`` there and ignore the remaining actions. With ``default`` a
+            malformed reply plays the default action once; otherwise it plays no action.
         default_action: The action that ``invalid_action: default`` plays.
         invalid_penalty: Subtracted for each unknown action.
         reward_scale: Multiplies every reward and penalty.
         feedback: Whether the next observation says what was wrong with the reply.
         show_turns_left: Whether every observation says how many turns are left, and how many
-            actions where `actions_per_episode` limits them. The agent and the critic then see how
-            near the limit is, whatever the context shows of the past.
+            actions if `actions_per_episode` limits them. Agent and critic then know how near the
+            limit is, even if the context does not show the earlier turns.
     """
 
     def __init__(
@@ -237,7 +240,7 @@ class ActionEnvironment(Environment):
 
     @property
     def longest_episode(self) -> int:
-        """The most actions that an episode can hold under the limits."""
+        """The maximum number of actions in an episode under the limits."""
         by_turns = self.turn_limit * self.actions_per_turn
         return min(by_turns, self.actions_per_episode or by_turns)
 
@@ -247,7 +250,9 @@ class ActionEnvironment(Environment):
 
     def step(self, reply: Reply) -> StepResult:
         if self._over:
-            raise EnvError(f"{type(self).__name__} got a reply, but no episode is on; call reset")
+            raise EnvError(
+                f"{type(self).__name__} got a reply, but no episode is running; call reset"
+            )
         malformed = reply.problem is not None
         asked = [] if malformed else self._asked(reply)
         reward = -self.format_penalty if malformed else self.format_reward
@@ -283,13 +288,13 @@ class ActionEnvironment(Environment):
         )
 
     def _begin(self) -> Observation:
-        """Start counting a new episode, and show how it starts."""
+        """Reset the counters for a new episode; returns its first observation."""
         self._over = self._solved = False
         self._turns = self._actions = 0
         return self._show()
 
     def _show(self) -> Observation:
-        """What the agent sees now, and what is left of the limits if it is told."""
+        """The current observation, with the remaining turns and actions if they are shown."""
         observation = self._observe()
         if not isinstance(observation, Observation):
             raise EnvError.returned(self, "_observe", observation, "return an Observation")
@@ -301,7 +306,7 @@ class ActionEnvironment(Environment):
         return replace(observation, text=f"{observation.text}\n{left}")
 
     def _asked(self, reply: Reply) -> list[str | None]:
-        """The actions of the turn in our spelling, None where unknown."""
+        """The actions of the reply as spelt in ``action_names``, None for unknown ones."""
         written = reply.actions[: self.actions_per_turn]
         asked = [self._spellings.get(action.casefold()) for action in written]
         if self.invalid_action == "end_turn" and None in asked:
@@ -313,11 +318,11 @@ class ActionEnvironment(Environment):
         return [action for name in asked if (action := name or stand_in) is not None]
 
     def _answer(self, reply: Reply, unknown: bool) -> Observation:
-        """The next observation, after a word on the reply if feedback is wanted."""
+        """The next observation, preceded by feedback on the reply if that is switched on."""
         observation = self._show()
         if not self.feedback or (reply.problem is None and not unknown):
             return observation
-        # never the agent's own words: they may hold anything, even an image placeholder
+        # Feedback must not quote the agent, whose text may contain an image placeholder.
         actions = ", ".join(self.action_names)
         wrong = reply.problem or f"unknown action; the actions are {actions}"
         return replace(observation, text=f"Your reply was wrong: {wrong}.\n{observation.text}")
@@ -349,12 +354,13 @@ class ActionEnvironment(Environment):
         ):
             raise ConfigError(
                 f"actions_per_episode is {self.actions_per_episode} but actions_per_turn is "
-                f"{self.actions_per_turn}: no turn could ever hold that many; lower the latter"
+                f"{self.actions_per_turn}, which no episode allows; lower actions_per_turn"
             )
         if (self.invalid_action == "default") != (self.default_action is not None):
             raise ConfigError(
                 f"invalid_action is {self.invalid_action!r} and default_action is "
-                f"{self.default_action!r}; 'default' needs a default_action, the others want none"
+                f"{self.default_action!r}; only 'default' needs a default_action: give both or "
+                "neither"
             )
         if self.default_action is not None and self.default_action not in self.action_names:
             raise ConfigError(

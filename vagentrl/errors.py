@@ -1,7 +1,8 @@
 """Every error that vagentrl raises on purpose.
 
-Each message says what was seen, what was wanted and what to try. The errors of a rollout name the
-boundary that failed, so that a failed episode can be counted under it.
+Each message says what was seen, what was wanted and what to try. Each subclass of `RolloutError`
+stands for the part that failed (environment, judge, chat model or engine), so that failed episodes
+can be counted by cause.
 """
 
 import reprlib
@@ -37,11 +38,11 @@ class VagentError(Exception):
 
 
 class ConfigError(VagentError, ValueError):
-    """Settings that cannot work, alone or together; raised where they are given."""
+    """A setting, or a combination of settings, does not work; raised where it is given."""
 
 
 class ShapeError(VagentError, ValueError):
-    """Values that do not line up with each other."""
+    """Values do not fit together, such as tensors of different shapes."""
 
 
 class PartError(VagentError, TypeError):
@@ -57,7 +58,7 @@ class RolloutError(VagentError, RuntimeError):
 
 
 class EnvError(RolloutError):
-    """The environment raised, hung or answered nonsense."""
+    """The environment raised an error, did not answer in time, or returned an invalid result."""
 
 
 class PromptTooLong(RolloutError):
@@ -69,7 +70,7 @@ class JudgeError(RolloutError):
 
 
 class ChatError(RolloutError):
-    """A chat model, which judges or advises, gave no reply."""
+    """A chat model that serves as a judge or gives hints did not reply."""
 
 
 class EngineError(RolloutError):
@@ -77,8 +78,8 @@ class EngineError(RolloutError):
 
 
 class EngineDead(VagentError, RuntimeError):
-    """The engine can answer nothing any more.
+    """The engine cannot answer any further request; the run ends.
 
-    No `RolloutError`, which fails one episode: those that had ended before would be learned from
-    alone, and they are the short ones.
+    This is no `RolloutError`, which would only fail the episodes that are still running. The
+    iteration would then learn from the finished episodes alone, which are mostly short ones.
     """

@@ -1,7 +1,7 @@
-"""Reply formats: how a turn's text is asked for, parsed and written.
+"""Reply formats: how the agent is instructed to reply, and how replies are parsed and written.
 
-A reply is a row of tagged sections. `parse` is strict: every section once, in order, closed, and
-nothing but whitespace outside. The five formats differ only in which sections they want.
+A reply is a sequence of tagged sections. `parse` is strict: every section must occur exactly once,
+in order and closed, with only white space outside. The five formats differ in their sections.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class ReplyFormat:
     The collector calls the format itself, which checks what `parse` returns.
 
     Args:
-        action_separator: Stands between the actions of one answer; None reads the whole answer
-            as a single action (free text, code).
+        action_separator: Separates the actions of one answer; None reads the whole answer as a
+            single action (free text, code).
     """
 
     thinks: ClassVar[bool] = True
+    """Whether there is a ``<think>`` section."""
     claims: ClassVar[tuple[str, ...]] = ()
     """The claims inside ``<think>``, in order: ``observation``, ``prediction`` or both."""
     state: Representation | None = None
@@ -60,11 +61,11 @@ class ReplyFormat:
         return re.compile("(" + "|".join(self._tags) + ")")
 
     def instructions(self, actions_per_turn: int, state_schema: str | None = None) -> str:
-        """Asks for the format.
+        """Describe the format to the agent, for the system prompt.
 
         Args:
-            actions_per_turn: Actions that an answer may hold.
-            state_schema: How a state is written in this format's ``state`` representation.
+            actions_per_turn: Maximum number of actions in an answer.
+            state_schema: Describes how to write a state in this format's ``state`` representation.
         """
         slots = [_ASKED[claim] for claim in self.claims]
         action = "your answer"
@@ -153,7 +154,7 @@ class ReplyFormat:
         return text
 
     def _fill(self, claims: Sequence[str], thought: str, answer: str) -> str:
-        """The template; the thought follows what is seen and precedes what is predicted."""
+        """Write the sections in order: observation, thought and prediction, then the answer."""
         answer = f"<answer>{answer}</answer>"
         if not self.thinks:
             return answer
@@ -195,7 +196,7 @@ class ReplyFormat:
                 return f"{opening} is not closed"
             if tags.count(opening) > 1 or tags.count(closing) > 1:
                 return f"more than one {opening}"
-        # each tag is there exactly once, so only the order can differ
+        # Each tag occurs exactly once, so only the order can be wrong.
         misplaced = next(tag for tag, want in zip(tags, self._tags, strict=True) if tag != want)
         return f"{misplaced} is out of place"
 
@@ -213,22 +214,22 @@ class ReplyFormat:
 
 
 class NoThink(ReplyFormat):
-    """``<answer>`` alone."""
+    """An answer without reasoning."""
 
     thinks = False
 
 
 class FreeThink(ReplyFormat):
-    """Reasoning without form, then the answer."""
+    """Free reasoning, then the answer."""
 
 
 class _ClaimFormat(ReplyFormat):
-    """A format whose reasoning holds claims about the state.
+    """A format whose reasoning contains claims about the state.
 
     Args:
-        state: The representation that claims are asked in.
-        action_separator: Stands between the actions of one answer; None reads the whole answer
-            as a single action.
+        state: The representation in which the agent must write claims.
+        action_separator: Separates the actions of one answer; None reads the whole answer as a
+            single action.
     """
 
     def __init__(
@@ -241,18 +242,18 @@ class _ClaimFormat(ReplyFormat):
 
 
 class Grounding(_ClaimFormat):
-    """Reasoning that first says what is seen."""
+    """Reasoning that begins with a description of the current state, then the answer."""
 
     claims = ("observation",)
 
 
 class TransitionModeling(_ClaimFormat):
-    """Reasoning that last says what the actions will lead to."""
+    """Reasoning that ends with a prediction of the next state, then the answer."""
 
     claims = ("prediction",)
 
 
 class WorldModeling(_ClaimFormat):
-    """Reasoning from what is seen to what the actions will lead to."""
+    """Reasoning between a description of the current and a prediction of the next state."""
 
     claims = ("observation", "prediction")

@@ -1,7 +1,7 @@
-"""What the processes of a run tell each other; one process alone is rank 0 of 1.
+"""Communication between the ranks (processes) of a run. A single process is rank 0 of 1.
 
-They divide what takes time: episodes, forward passes, gradients. All else each of them does with
-everything that was played, so that all come to the same, and to what one process would.
+The ranks share what takes time: episodes, forward passes and gradients. Everything else each rank
+computes from all ranks' episodes, so that all ranks get the same result as a single process.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor, distributed
 
 T = TypeVar("T")
 
-_NOTHING: Any = object()
+_MISSING: Any = object()
 
 
 def world_size() -> int:
-    """How many there are."""
+    """The number of ranks."""
     return distributed.get_world_size() if _are_several() else 1
 
 
 def rank() -> int:
-    """Which of them this is, from 0."""
+    """The number of this rank, from 0."""
     return distributed.get_rank() if _are_several() else 0
 
 
@@ -34,23 +34,26 @@ def _are_several() -> bool:
 
 
 def shard(items: Sequence[T]) -> Sequence[T]:
-    """What falls to this rank, as cards are dealt: neighbours go to different ranks."""
+    """This rank's share of the items, dealt in turn: rank r of n gets items r, r + n, r + 2n, …"""
     return items[rank() :: world_size()]
 
 
 def gather(mine: Sequence[T]) -> list[T]:
-    """What all ranks made of their shares, in the order of what was shared; this one's as it is."""
+    """All ranks' items, in the order in which `shard` dealt them.
+
+    This rank's own items are returned as they are; those of other ranks are pickled copies.
+    """
     if world_size() == 1:
         return list(mine)
     everyones: list[Any] = [None] * world_size()
     distributed.all_gather_object(everyones, list(mine))
     everyones[rank()] = mine
-    dealt = chain.from_iterable(zip_longest(*everyones, fillvalue=_NOTHING))
-    return [item for item in dealt if item is not _NOTHING]
+    dealt = chain.from_iterable(zip_longest(*everyones, fillvalue=_MISSING))
+    return [item for item in dealt if item is not _MISSING]
 
 
 def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """The sums over all ranks of what each has counted, under each name that any of them has."""
+    """Sum counts over all ranks by name; a name that a rank does not have counts as 0 there."""
     everyones = gather([counts])
     names = dict.fromkeys(chain.from_iterable(everyones))
     return {name: sum(counts.get(name, 0) for counts in everyones) for name in names}
@@ -63,5 +66,5 @@ def sum_over_ranks(tensor: Tensor) -> None:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """Where a run writes. All ranks must ask together: rank 0 tells the others."""
+    """The folder that a run writes to. All ranks must call this together: rank 0 broadcasts it."""
     return Path(trainer.log_dir or trainer.default_root_dir)

@@ -1,13 +1,13 @@
-"""Every value that travels between the stages of the trainer.
+"""The data types that are passed between the stages of the trainer.
 
-All of them are frozen: a later stage is a new type, not a field that is filled in later.
+All of them are frozen: what a later stage adds is a new type, not a field that is filled in later.
 
 Shapes: ``N`` trajectories, ``B`` rows, ``T`` tokens (right-padded), ``I`` images, ``P`` image
-patches. A row is one contiguous context: the whole episode with a full history, one turn with a
-window. Column ``t`` of every ``(B, T)`` tensor is about token ``t`` of ``input_ids``; a log-prob or
-value in column ``t`` belongs to the state *before* token ``t`` (so column 0 never counts).
+patches. A row is one contiguous context: with a full history the whole episode, with a window one
+turn. Column ``t`` of every ``(B, T)`` tensor belongs to token ``t`` of ``input_ids``. A log-prob
+or value in column ``t`` is computed from the state *before* token ``t``, so column 0 is never used.
 
-This module does not import torch: environments run in worker processes that need not pay for it.
+This module does not import torch, so that worker processes of environments start quickly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Representation = Literal["natural", "structured", "symbolic"]
 ClaimKind = Literal["observation", "prediction"]
 Stop = Literal["terminated", "truncated", "cut", "failed"]
 AtLimit = Literal["end", "bootstrap"]
-"""What a limit is to a truncated episode: the end of the task, or a cut with a value after it."""
+"""How a truncated episode is valued: with ``end`` the task counts as over, and the value after it
+is 0; with ``bootstrap`` that value is the critic's."""
 
 
 # ---------------------------------------------------------------- between agent and environment
@@ -39,11 +40,11 @@ AtLimit = Literal["end", "bootstrap"]
 
 @dataclass(frozen=True)
 class Observation:
-    """What the agent sees: text with one ``<image>`` placeholder per image, in reading order.
+    """What the agent sees.
 
     Attributes:
-        text: What the environment shows.
-        images: Its images.
+        text: Text, with one ``<image>`` placeholder for each image.
+        images: The images, in the order of their placeholders.
         hint: Advice from a second model, shown on a line of its own after the text. It is not part
             of the state: observations that differ only in the hint count as the same state.
     """
@@ -77,15 +78,15 @@ class Observation:
 
 @dataclass(frozen=True)
 class Reply:
-    """One turn's text, parsed by a reply format.
+    """The agent's reply in one turn, parsed by a reply format.
 
     Attributes:
-        text: What the agent wrote, without the end-of-turn token.
-        actions: The executable actions, in order; empty when the reply is malformed.
+        text: The text of the reply, without the end-of-turn token.
+        actions: The actions, in order; empty if the reply is malformed.
         thought: The reasoning, without the claims inside it.
-        observation_claim: What the agent says it sees, or None.
-        prediction_claim: What the agent says it will see next, or None.
-        problem: What is wrong with the reply; None when it is well formed.
+        observation_claim: The agent's description of the current state, or None.
+        prediction_claim: The agent's description of the state after its actions, or None.
+        problem: What is wrong with the reply; None if it is well formed.
     """
 
     text: str
@@ -108,12 +109,12 @@ class StepResult:
     """The environment's answer to a reply.
 
     Attributes:
-        observation: What the agent sees next. At the end a critic may read the value after it.
+        observation: What the agent sees next. After the last turn a critic may estimate the value
+            of this observation.
         reward: Reward of the turn.
-        terminated: The task is over: nothing of value can follow.
-        truncated: A limit ended the episode. `data.at_limit` says whether what would have
-            followed has value.
-        metrics: Numbers about the turn. ``success`` (0 or 1) makes the success rate; the others
+        terminated: Whether the task is over, so that the value of what follows is 0.
+        truncated: Whether a limit ended the episode; `data.at_limit` decides how it is valued.
+        metrics: Numbers about the turn. ``success`` (0 or 1) gives the success rate; the others
             are reported as means over turns under ``rollout/`` and ``val/``.
     """
 
@@ -126,7 +127,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class State:
-    """The environment's true state in the three representations an agent may describe it in."""
+    """The environment's true state, in the three representations that claims may use."""
 
     natural: str
     structured: str
@@ -143,14 +144,14 @@ class State:
 
 @dataclass(frozen=True)
 class Claim:
-    """What an agent says about the state, and the truth.
+    """The agent's description of a state, with the true state.
 
     Attributes:
-        kind: ``observation`` is about the state before the action, ``prediction`` after it.
-        text: What the agent wrote; nothing in it may be taken for an instruction.
-        representation: How it was asked to write.
+        kind: ``observation`` describes the state before the actions, ``prediction`` the one after.
+        text: The description. It is untrusted: a judge must not follow instructions in it.
+        representation: The representation in which the agent was asked to write.
         state: The true state.
-        rubric: What the environment says makes a claim right; empty without one.
+        rubric: The environment's instructions for judges; may be empty.
     """
 
     kind: ClaimKind
@@ -161,7 +162,7 @@ class Claim:
 
     @property
     def truth(self) -> str:
-        """The true state in the claim's own representation."""
+        """The true state in the representation of the claim."""
         return getattr(self.state, self.representation)
 
 
@@ -173,10 +174,10 @@ class Prompt:
     """The tokens that a turn puts before its reply.
 
     Attributes:
-        ids: The tokens; an image takes as many of them as it has visual tokens.
-        images: The images that the tokens show, in reading order.
-        whole: Whether `ids` are the whole context, system prompt included. Otherwise they continue
-            the context and the reply of the turn before.
+        ids: The tokens, with one id for each visual token of an image.
+        images: The images in the prompt, in order.
+        whole: True if `ids` are the whole context, starting with the system prompt. False if they
+            continue the context and the reply of the previous turn.
     """
 
     ids: tuple[int, ...]
@@ -186,24 +187,24 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Turn:
-    """An observation and the reply to it, token by token as the model saw and sampled them.
+    """An observation and the reply to it, with the tokens that the model saw and sampled.
 
     Attributes:
         observation: What the agent saw.
-        prompt: The tokens that the observation put before the reply.
-        reply_ids: Exactly the sampled tokens, end of turn included; never re-tokenised.
-        reply_logprobs: Log-probs of ``reply_ids`` when they were sampled, under the tempered but
-            not truncated (top-p, top-k) distribution.
-        reply: ``reply_ids`` as text, parsed.
+        prompt: The tokens that this turn put before the reply.
+        reply_ids: The sampled tokens, including the end of turn; they are never re-tokenised.
+        reply_logprobs: Log-probs of ``reply_ids`` when they were sampled. They include the
+            temperature, but not top-p or top-k.
+        reply: The decoded and parsed ``reply_ids``.
         reward: The environment's reward.
-        finish: ``stop`` when the model ended its turn, ``length`` when the token limit did.
+        finish: ``stop`` if the model ended its turn, ``length`` if the token limit cut it off.
         metrics: The environment's metrics of the step.
-        claims: What a well-formed reply says about the state, each beside the truth.
-        scores: Score of each kind of claim that was judged.
-        bonus: What callbacks added to the reward. It is learned from like the reward, but is not
-            part of the task's return.
-        policy_version: Version of the weights that sampled the reply; -1 when no policy did, as in
-            a demonstration.
+        claims: The claims of a well-formed reply, each with the true state.
+        scores: A judge's score for each kind of claim that was judged.
+        bonus: Reward added by callbacks. The policy learns from it like from the reward, but it is
+            not part of the task's return.
+        policy_version: Version of the weights that sampled the reply; -1 if it was not sampled, as
+            in a demonstration.
     """
 
     observation: Observation
@@ -223,7 +224,7 @@ class Turn:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
             raise ShapeError(
                 f"a reply has {len(self.reply_ids)} tokens and {len(self.reply_logprobs)} "
-                "log-probs; an engine gives at least one token, and a log-prob for each"
+                "log-probs; an engine must return at least one token, and a log-prob for each"
             )
 
 
@@ -234,17 +235,18 @@ class Trajectory:
     Attributes:
         environment: Name of the environment in the configuration.
         seed: Seed of the initial state.
-        group_id: Members of a group started from the same state.
+        group_id: Number of its group; the members of a group start from the same state.
         turns: The turns, in order.
-        stop: How it ended; ``cut`` when the batch ended first, ``failed`` with an ``error``.
-        final_observation: What the agent saw after the last turn. None when the episode failed.
+        stop: How it ended. ``cut``: the batch ended before the episode did. ``failed``: see
+            ``error``.
+        final_observation: What the agent saw after the last turn; None if the episode failed.
         end: The final observation as a prompt. A trajectory that did not terminate is bootstrapped
-            with the value after it, or, when `end` is None because the context has no room for it,
-            with the value before the last sampled token.
-        error: What failed, with the boundary's name.
-        transition_seed: Seed of the transitions. With `seed` and the replies it replays the
+            with the value after this prompt. If the context has no room for the prompt, `end` is
+            None, and the value before the last sampled token is used.
+        error: The error of a failed episode, starting with the error's class.
+        transition_seed: Seed of the transitions. With `seed` and the replies it determines the
             episode.
-        earlier_turns: Number of turns before these, which earlier batches learned from.
+        earlier_turns: Number of turns of the episode in earlier batches.
         earlier_reward: The sum of the rewards of those earlier turns.
     """
 
@@ -267,7 +269,7 @@ class Trajectory:
 
     @property
     def learned_reward(self) -> float:
-        """The sum of the turns' rewards and of what callbacks added to them."""
+        """The undiscounted sum of the turns' rewards and bonuses."""
         return sum(turn.reward + turn.bonus for turn in self.turns)
 
     @property
@@ -281,12 +283,12 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class VisionInputs:
-    """Images as the model's ``forward`` wants them, each stored once however many rows show it.
+    """The images of a batch as patches; an image is stored once even if several rows show it.
 
     Attributes:
         pixel_values: ``(P, D)`` patches of all images, one image after the other.
-        image_grid_thw: ``(I, 3)`` patches of each image in time, height and width.
-        rows: For each row, the indices of the images it shows, in reading order.
+        image_grid_thw: ``(I, 3)`` number of patches of each image in time, height and width.
+        rows: For each row, the indices of its images, in the order in which they are shown.
     """
 
     pixel_values: Tensor
@@ -302,7 +304,7 @@ class VisionInputs:
             )
 
     def select(self, rows: Sequence[int]) -> VisionInputs:
-        """The same images for some of the rows, in the given order."""
+        """The images of some rows, in the given order; the stored patches stay the same."""
         return replace(self, rows=tuple(self.rows[row] for row in rows))
 
     def to(self, device: torch.device | str) -> VisionInputs:
@@ -313,9 +315,9 @@ class VisionInputs:
         )
 
     def model_inputs(self) -> dict[str, Tensor]:
-        """Keyword arguments of ``forward``: every showing of an image, row after row.
+        """Keyword arguments for the model's ``forward``; empty if no row shows an image.
 
-        Empty when no row shows an image.
+        An image is repeated for every row that shows it.
         """
         shown = [image for row in self.rows for image in row]
         if not shown:
@@ -326,7 +328,7 @@ class VisionInputs:
         starts = sizes.cumsum(0) - sizes
         index = sizes.new_tensor(shown)
         lengths = sizes[index]
-        # patch p of showing s is patch (start of its image + p) of the store
+        # Patch p of the s-th shown image is patch (start of that image + p) of `pixel_values`.
         within = lengths.new_ones(int(lengths.sum())).cumsum(0) - 1
         offset = starts[index] - (lengths.cumsum(0) - lengths)
         patches = within + offset.repeat_interleave(lengths)
@@ -355,20 +357,20 @@ class RolloutBatch:
     Attributes:
         input_ids: ``(B, T)`` prompt and reply tokens as the model saw and sampled them.
         attention_mask: ``(B, T)`` True on real tokens; padding is on the right.
-        action_mask: ``(B, T)`` True on sampled tokens, the only ones that learn.
-        turn_ids: ``(B, T)`` number of the turn that sampled the token, -1 elsewhere.
-        state_ids: ``(B, T)`` on sampled tokens, the same number for all turns of a group in which
-            the agent saw the same; -1 elsewhere.
+        action_mask: ``(B, T)`` True on sampled tokens; only these enter the losses.
+        turn_ids: ``(B, T)`` number of the turn in which the token was sampled, -1 elsewhere.
+        state_ids: ``(B, T)`` number of the state in which the token was sampled, -1 elsewhere. Two
+            turns of a group have the same number if their observations are equal.
         rewards: ``(B, T)`` reward of each turn, on its last sampled token.
         rollout_logprobs: ``(B, T)`` log-probs at sampling time, 0 off the action mask.
         policy_version: ``(B, T)`` version of the weights that sampled the token, -1 off the action
-            mask. A trajectory, and a row, may have turns of several versions.
+            mask. The turns of a trajectory, and of a row, may have different versions.
         trajectory_ids: ``(B,)`` trajectory of each row, counted from 0 in order.
         group_ids: ``(N,)`` group of each trajectory.
-        bootstrap_index: ``(N,)`` where the value after the end is read, as a flat index into
-            ``(B, T)``; -1 where nothing of value follows.
-        temperature: Divided the logits at sampling, and divides them in training as well.
-        vision: Images, or None without any.
+        bootstrap_index: ``(N,)`` where to read the value after the end of each trajectory, as a
+            flat index into ``(B, T)``; -1 if that value is 0.
+        temperature: The logits are divided by it, at sampling and in training.
+        vision: The images; None if there are none.
     """
 
     input_ids: Tensor
@@ -392,10 +394,10 @@ class RolloutBatch:
         return len(self.input_ids)
 
     def select(self, rows: Tensor) -> RolloutBatch:
-        """Some rows ``(b,)``, in the given order, cut one column after the longest of them.
+        """Some rows ``(b,)``, in the given order, cut to one column more than the longest of them.
 
-        The value after the last token of the longest row is in that column. `group_ids` and
-        `bootstrap_index` are about whole trajectories and stay as they are.
+        The extra column holds the value after the last token of the longest row. `group_ids` and
+        `bootstrap_index` belong to whole trajectories and stay unchanged.
         """
         width = int(self.attention_mask[rows].sum(-1).max()) + 1 if len(rows) else 0
         return replace(
@@ -416,14 +418,14 @@ class RolloutBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the models say about a batch, each ``(B, T)``.
+    """The models' outputs for a batch, each ``(B, T)``.
 
     Attributes:
-        old_logprobs: Log-probs that the actor gave the sampled tokens before it learned from them.
+        old_logprobs: Log-probs of the sampled tokens under the actor before its update.
         ref_logprobs: Log-probs under the reference; None without a reference.
         values: The critic's values; None without a critic.
-        importance: Weights that correct the policy loss for tokens that another policy sampled;
-            None without off-policy correction.
+        importance: Importance weights that correct the policy loss for tokens sampled by another
+            policy; None without off-policy correction.
     """
 
     old_logprobs: Tensor
@@ -437,7 +439,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Credit:
-    """``(B, T)`` advantages, and the returns that the critic regresses to (None without one)."""
+    """``(B, T)`` advantages, and the returns that the critic learns (None without a critic)."""
 
     advantages: Tensor
     returns: Tensor | None = None
@@ -451,11 +453,11 @@ class TrainBatch:
     """A micro-batch, ready for the loss.
 
     Attributes:
-        rollout: Its rows.
-        scores: The models' scores of them.
+        rollout: The rows.
+        scores: The models' scores of the rows.
         credit: Advantages and returns.
-        weights: ``(B, T)`` weight of each token in the loss of the *minibatch* that the rows come
-            from, so that the losses and gradients of its micro-batches add up to its own.
+        weights: ``(B, T)`` weight of each token in the loss of the whole *minibatch*, so that the
+            losses and gradients of its micro-batches add up to those of the minibatch.
     """
 
     rollout: RolloutBatch
@@ -492,5 +494,5 @@ def _same_shape(owner: object, first: str, *others: str) -> None:
         if tensor is not None and tensor.shape != wanted:
             raise ShapeError(
                 f"{name} {tuple(tensor.shape)} does not line up with {first} {tuple(wanted)}; "
-                "every column of a (B, T) tensor is about the same token of input_ids"
+                "column t of every (B, T) tensor must belong to token t of input_ids"
             )

@@ -1,4 +1,4 @@
-"""Random ragged batches, and their turns one by one, for slow loops to go over."""
+"""Random ragged batches, also as lists of turns for reference loops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

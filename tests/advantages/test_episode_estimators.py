@@ -13,8 +13,8 @@ from vagentrl.advantages import gigpo, reinforce_plus_plus, turn_group_relative
 
 # ------------------------------------------------------------------------------------ by hand
 
-# trajectory 0: turn 0 of two tokens and turn 1 of one; trajectory 1: a turn of one token. What lies
-# off the action mask holds 99, so that any use of it shows.
+# trajectory 0: turn 0 of two tokens and turn 1 of one; trajectory 1: a turn of one token. Values
+# off the action mask are 99, so that using one would be noticed.
 TURNS = torch.tensor([[0, 0, -1, 1], [-1, 0, -1, -1]])
 MASK = TURNS >= 0
 REWARDS = torch.tensor([[0.0, 1.0, 99.0, 3.0], [99.0, 2.0, 99.0, 99.0]])
@@ -79,7 +79,7 @@ def groups_of(batch: Batch, groups: int) -> list[int]:
 
 
 def states_of(batch: Batch, groups: int) -> Tensor:
-    """Two states in each group, visited in no order."""
+    """Assigns each turn one of two states of its group, at random."""
     group = torch.tensor(groups_of(batch, groups))[:, None]
     visited = (batch.turn_ids * 5 + torch.arange(len(group))[:, None]) % 3 % 2
     return torch.where(batch.action_mask, group * 2 + visited, -1)

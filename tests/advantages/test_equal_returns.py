@@ -1,4 +1,4 @@
-"""Equal returns give exactly 0, however long the replies are that earned them."""
+"""Equal returns give advantages of exactly 0, whatever the lengths of the replies."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ ESTIMATORS = [
 
 
 def rollout_of(members: Sequence[Sequence[tuple[float, int]]]) -> RolloutBatch:
-    """One row a member: turns of (reward, tokens), the reward on the turn's last token."""
+    """One row per member, with turns of (reward, tokens); rewards are on a turn's last token."""
     width = max(sum(length for _, length in turns) for turns in members)
     rewards = torch.zeros(len(members), width)
     turn_ids = torch.full((len(members), width), -1)
@@ -71,7 +71,7 @@ rewards = st.builds(
 
 @st.composite
 def members(draw: st.DrawFn) -> list[list[tuple[float, int]]]:
-    """Members that earned the same in every turn, in replies of unlike lengths."""
+    """Members with equal rewards in every turn, but replies of different lengths."""
     earned = draw(rewards)
     lengths = st.lists(st.integers(1, 40), min_size=len(earned), max_size=len(earned))
     return [list(zip(earned, draw(lengths), strict=True)) for _ in range(draw(st.integers(2, 8)))]

@@ -1,4 +1,4 @@
-"""The classes that YAML names: the same credit however trajectories are laid out in rows."""
+"""The estimator classes give the same credit however trajectories are laid out in rows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +63,7 @@ every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e:
 
 
 def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[RolloutBatch, Scores]:
-    """A group knows two states, in which its members play in turns."""
+    """Each group has two states, which its members' turns visit alternately."""
     width = max(len(tokens) for _, tokens in rows)
     padded = torch.tensor([tokens + [(-1, 0.0, 0.0)] * (width - len(tokens)) for _, tokens in rows])
     turn_ids, rewards, values = padded[..., 0].long(), padded[..., 1], padded[..., 2]
@@ -90,7 +90,7 @@ def make(rows: Sequence[Row], groups: Sequence[int] = (0, 1, 0)) -> tuple[Rollou
 
 
 def by_trajectory(tensor: Tensor, rollout: RolloutBatch) -> list[list[float]]:
-    """What each sampled token got, in the order of sampling (rows are in order of turns)."""
+    """The credit of each sampled token, in the order of sampling (rows are in order of turns)."""
     return [
         tensor[mine][rollout.action_mask[mine]].tolist()
         for mine in (rollout.trajectory_ids == n for n in range(len(rollout.group_ids)))

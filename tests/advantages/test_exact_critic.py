@@ -59,7 +59,7 @@ def true_gradient(logits: Tensor) -> Tensor:
 
 
 def expected_gradient(logits: Tensor, advantages: Tensor) -> Tensor:
-    """What the policy gradient with these advantages is in expectation over the episodes."""
+    """The expected policy gradient with these advantages, over all episodes."""
     logits = logits.clone().requires_grad_()
     scores = logprobs(logits)
     chances = scores.sum(1).exp().detach()
@@ -114,7 +114,7 @@ def test_the_policy_learns_the_best_episode(estimate):
 
 @every_gae
 def test_expected_returns_are_the_exact_values(estimate):
-    """The critic that is right stays where it is; a turn's tokens share the value of its start."""
+    """An exact critic is a fixed point; the tokens of a turn share the value of its start."""
     values = exact_values(LOGITS)
     _, returns = estimate(0.5, rewards(), values)
     chances = logprobs(LOGITS).sum(1).exp()

@@ -5,7 +5,7 @@
     value             1    2         3    4
     reward                 1              2
 
-What lies off the action mask holds 99, so that any use of it shows.
+Values off the action mask are 99, so that using one would be noticed.
 """
 
 import torch

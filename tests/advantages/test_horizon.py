@@ -1,4 +1,4 @@
-"""What a limit does to the signal, in a task that is small enough to be solved by hand.
+"""How a limit affects the learning signal, in a task that can be solved by hand.
 
 There is one state, and one turn of one token until the limit. The agent solves the task with
 probability 1/8 and earns 1, or does not and reaches the limit. The critic is one number v, its
@@ -40,7 +40,7 @@ def episode(solved: bool) -> Trajectory:
 
 
 def signal(estimator: AdvantageEstimator, at_limit: AtLimit, iterations: int) -> list[float]:
-    """How much better it is to solve the task than not to: the difference of the advantages."""
+    """The advantage of solving the task minus the advantage of not solving it."""
     episodes = [episode(solved=True), episode(solved=False)]
     rollout = collate(episodes, toy.renderer(), temperature=1.0, at_limit=at_limit)
     chances = torch.tensor([[CHANCE], [1 - CHANCE]])

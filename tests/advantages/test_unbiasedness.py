@@ -1,4 +1,4 @@
-"""A task small enough to enumerate: which estimators point along the true policy gradient.
+"""Which estimators point along the true policy gradient, in a task that can be enumerated.
 
 Turn 0: stop for a reward of 1, or go on. Turn 1, for those who went on: left earns 2, right -1. So
 there are three episodes, and 27 groups of three members. One token per turn.
@@ -37,7 +37,7 @@ def true_gradient() -> Tensor:
 
 
 def expected_gradient(advantages: Tensor) -> Tensor:
-    """Of advantages ``(81, 2)``, over all groups with the probability that they are played."""
+    """Expected gradient of advantages ``(81, 2)``, over all groups with their probabilities."""
     logits = LOGITS.clone().requires_grad_()
     logs = logprobs(logits)
     estimates = (advantages * logs[PLAYED] * MASK).sum(1).view(-1, MEMBERS).mean(1)
@@ -46,7 +46,7 @@ def expected_gradient(advantages: Tensor) -> Tensor:
 
 
 def against_mean_of_turn(scale) -> Tensor:
-    """The usual way: against the mean (and deviation) of all members that reached the turn."""
+    """Usual normalisation: by mean (and deviation) over all members that reached the turn."""
     returns = REWARDS.flip(1).cumsum(1).flip(1)
     peers = GROUPS[:, None] * 2 + TURNS
     advantages = torch.zeros_like(returns)

@@ -12,7 +12,7 @@ from vagentrl.errors import ConfigError
 
 
 class Watch(Callback):
-    """Notes what the models are before training and after each iteration."""
+    """Copies the models' weights before training and after each iteration."""
 
     def __init__(self) -> None:
         self.actors: list[str] = []
@@ -70,18 +70,20 @@ def test_all_rounds_learn_from_the_same_episodes(run_dir: Any):
     assert runs.summary(run)["episodes"] == 12
     # a quarter of 8 rows is one minibatch, an iteration of 4 rows has two
     assert run.trainer.global_step == 3 + 2
-    assert run.datamodule._warmup is None  # the memory is given back
+    assert run.datamodule._warmup is None  # the batch is released
 
 
 def test_a_warmup_ends_when_the_loss_no_longer_falls(run_dir: Any):
-    run = warmed("rounds=3", "tolerance=1.0", "patience=1")  # it would have to fall below 0
+    run = warmed(
+        "rounds=3", "tolerance=1.0", "patience=1"
+    )  # to go on, the loss would have to fall below 0
     assert run.model.warmup.rounds == 2
     assert scalars(run, "rollout/episodes") == [4, 4, 4]
     assert len(scalars(run, "train/policy_loss")) == 2
 
 
 class Rounds:
-    """Stands for the agent and its trainer: rounds of a warm-up, each of one batch."""
+    """A stand-in for agent and trainer: rounds of a warm-up with one batch each."""
 
     is_last_batch = True
     accumulate_grad_batches = 1
@@ -98,7 +100,7 @@ class Rounds:
 
 
 def rounds_taken(losses: list[float], warmup: CriticWarmup, killed_after: int = 99) -> int:
-    """How many rounds a warm-up takes when they have these value losses."""
+    """The number of rounds that a warm-up runs with these value losses."""
     rounds: Any = Rounds(len(losses))
     while rounds.iteration < min(rounds.warmup.rounds, killed_after):
         warmup.on_train_epoch_start(rounds, rounds)
@@ -112,7 +114,7 @@ def rounds_taken(losses: list[float], warmup: CriticWarmup, killed_after: int = 
     ("losses", "taken"),
     [
         ([8.0, 4.0, 2.0, 1.0, 0.5, 0.25], 6),
-        # one round that is noise (5, then 3) does not end it; the loss goes on to fall
+        # a single stalled round (5, then 3) does not end it: the loss goes on falling
         ([8.0, 4.0, 5.0, 3.0, 2.0, 1.0], 6),
         # neither 3.9 nor 3.8 is a tenth below 4, the lowest until then
         ([8.0, 4.0, 3.9, 3.8, 1.0, 0.5], 4),

@@ -14,7 +14,7 @@ from vagentrl.types import RolloutBatch, Scores, VisionInputs
 
 
 def drift(monkeypatch: pytest.MonkeyPatch, run, by: float) -> None:
-    """As if the engine had claimed other log-probs for the last turn of row 1."""
+    """Changes the engine's log-probs of the last turn of row 1."""
     score = run.model.score
 
     def claimed(rollout: RolloutBatch) -> Scores:

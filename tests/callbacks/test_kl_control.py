@@ -13,7 +13,7 @@ from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 class Notes:
-    """Stands for the agent: what is recorded."""
+    """A stand-in for the agent that stores recorded metrics."""
 
     def __init__(self, actor_learns: bool = True) -> None:
         self.current = Iteration(0, actor_learns)
@@ -29,7 +29,7 @@ def batch() -> RolloutBatch:
 
 
 def scores(rollout: RolloutBatch, difference: float) -> Scores:
-    """Every sampled token is as much likelier under the policy as under the reference."""
+    """The log-ratio of policy to reference is the same for every sampled token."""
     ref = torch.full_like(rollout.rewards, -1.0)
     return Scores(ref + difference, ref, None)
 
@@ -100,7 +100,7 @@ def end_update(control: KLControl) -> None:
 def test_an_adaptive_coefficient_steers_towards_the_target(difference: float, factor: float):
     control = KLControl(0.5, target=0.1, horizon=10)
     adjust(control, batch(), difference)
-    assert control.coefficient == 0.5  # the update that follows still uses the old one
+    assert control.coefficient == 0.5  # the following update still uses the old coefficient
     end_update(control)
     assert control.coefficient == pytest.approx(0.5 * factor, rel=1e-5)
 

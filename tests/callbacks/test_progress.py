@@ -26,7 +26,7 @@ def test_a_log_gets_a_line_after_evaluations_and_else_now_and_then(
     )
     printed = capfd.readouterr().err
     lines = [line for line in printed.splitlines() if line.startswith("iteration ")]
-    # iterations 1 and 4 follow too soon; the last is evaluated although it is not a third one
+    # iterations 1 and 4 come too soon for a line; the last one is always evaluated
     assert [line.split()[1] for line in lines] == ["0/5", "3/5", "5/5"]
     assert all(re.fullmatch(rf"iteration \d/5  {NUMBERS}", line) for line in lines[1:])
     assert "\r" not in printed

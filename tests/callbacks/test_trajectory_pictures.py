@@ -20,7 +20,7 @@ from vagentrl.viewer.pictures import Panel
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Sequence[Panel]]]:
-    """Titles and panels of the pictures that are drawn from here on."""
+    """Collects titles and panels of the pictures that are drawn."""
     asked: list[tuple[str, Sequence[Panel]]] = []
 
     def draw(title: str, panels: Sequence[Panel], per_row: int) -> Image.Image:

@@ -249,7 +249,7 @@ def test_nothing_is_left_behind(run_dir: Path):
     callback = reward()
     run = fit(HONEST, callback)
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
-    run.trainer.validate(run.model, run.datamodule)  # and it can begin anew
+    run.trainer.validate(run.model, run.datamodule)  # the callback can be set up again
     assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
 
 

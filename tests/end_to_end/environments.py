@@ -1,4 +1,4 @@
-"""Toy tasks that misbehave."""
+"""Toy environments that fail or have unusual rewards and states."""
 
 import time
 from dataclasses import replace
@@ -8,7 +8,7 @@ from vagentrl.types import Observation, Reply, StepResult
 
 
 class Raising(Countdown):
-    """Breaks in the middle of some episodes."""
+    """Raises an error in the middle of some episodes."""
 
     def step(self, reply: Reply) -> StepResult:
         if self.luck % 2:
@@ -17,7 +17,7 @@ class Raising(Countdown):
 
 
 class Hanging(Countdown):
-    """Never answers at the start of some episodes."""
+    """Hangs in `reset` in some episodes."""
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         if transition_seed % 2:
@@ -26,14 +26,14 @@ class Hanging(Countdown):
 
 
 class AlwaysRaising(Countdown):
-    """Breaks at once."""
+    """Raises an error in every `reset`."""
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         raise RuntimeError("no water")
 
 
 class Lucky(Countdown):
-    """Pays by luck when much is left, and nobody anything otherwise; has two validation states."""
+    """Gives random rewards from some initial states and none from others; two validation states."""
 
     def initial_state(self, seed: int) -> int:
         return seed % 8
@@ -43,7 +43,7 @@ class Lucky(Countdown):
 
 
 class Told(Countdown):
-    """Tells its initial state; those of all validation seeds are the same."""
+    """Reports its initial state, which is the same for all validation seeds."""
 
     def initial_state(self, seed: int) -> int:
         return seed % 4

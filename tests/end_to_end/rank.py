@@ -1,4 +1,4 @@
-"""A rank of two that learn together, for test_ranks: runs every case, and keeps what came of it."""
+"""One of two ranks, for test_ranks: runs every case and stores its results."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "--data.context.turns=1", "--model.score_batch_size=3",
     ),
 }  # fmt: skip
-"""What a run of two may differ from a run of one in, by what is special."""
+"""Extra arguments of each case in which two ranks are compared with one, by the case's name."""
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "data.groups is 3, which 2 ranks cannot share evenly": ("--data.groups=3",),
@@ -64,7 +64,7 @@ TOGETHER = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
 
 class FailAlone(Callback):
-    """Rank 1 fails, and only that."""
+    """Raises an error on rank 1 only."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_rank == 1:
@@ -72,12 +72,12 @@ class FailAlone(Callback):
 
 
 def fit(case: str, *settings: str) -> dict[str, Any]:
-    """Run a case; what came of it."""
+    """Run a case and return its results."""
     return _result(runs.fit(*EVERY, *CASES[case], *settings, images=case == "critic"))
 
 
 def pay(*settings: str) -> dict[str, Any]:
-    """Pay for claims, relative to the batch, but not for those that all make and few rightly."""
+    """Reward claims relative to the batch, and penalise frequent claims with low scores."""
 
     def script(request: GenerationRequest) -> str:
         return claims_toy.claim_reply(request.seed % 4, request.seed % 3)
@@ -118,7 +118,7 @@ def _refusal(*settings: str) -> str:
 def main(rank: str, port: str) -> None:
     os.environ.update(LOCAL_RANK=rank, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     for images in (False, True):
-        runs.checkpoint(images)  # later, Transformers would save it on rank 0 alone
+        runs.checkpoint(images)  # with a process group Transformers would save it on rank 0 only
     results: dict[str, Any] = {case: fit(case, *TOGETHER) for case in CASES}
     half = runs.fit(*EVERY, *CASES["turns"], *TOGETHER, "--trainer.max_epochs=1")
     path = str(runs.folder(half) / "checkpoints" / "last.ckpt")

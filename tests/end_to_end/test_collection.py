@@ -1,4 +1,4 @@
-"""What is collected, and what of it is learned from."""
+"""Which episodes are collected, and which of them are learned from."""
 
 import logging
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_a_fixed_number_of_turns_is_played_whatever_the_length_of_episodes(run_d
     run = runs.fit(*QUICK, "--data.turns=3", "--data.env.init_args.turn_limit=2")
     # 4 slots of 3 turns; an episode of 2 turns is over, the next is cut after 1
     pieces = [(len(t.turns), t.earlier_turns, t.stop) for t in played(run)]
-    # the second batch goes on with the second turn of it, then plays a whole episode
+    # the second batch continues that episode with its second turn, then plays a whole one
     assert pieces == [(1, 1, "truncated"), (2, 0, "truncated")] * 4
     assert scalars(run, "rollout/turns") == [2.0, 2.0]
     assert all(t.end is not None for t in played(run))
@@ -112,7 +112,7 @@ def test_groups_without_signal_are_dropped_before_they_are_scored(run_dir: Path)
 def test_when_no_group_has_signal_nothing_changes_and_the_run_goes_on(
     run_dir: Path, caplog: pytest.LogCaptureFixture
 ):
-    alike = "--data.env.init_args.turn_limit=1"  # nobody gets anywhere in one turn
+    alike = "--data.env.init_args.turn_limit=1"  # no episode earns a reward in one turn
     settings = (*QUICK, alike, "--data.sampling.max_tokens=1", "--data.filter=DynamicSampling")
     decay = "--model.optimizer.weight_decay=0.5"
     before = runs.prepare(*settings)

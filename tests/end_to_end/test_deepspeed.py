@@ -1,4 +1,4 @@
-"""DeepSpeed does what the trainer does without it."""
+"""DeepSpeed gives the same results as plain DDP."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_a_checkpoint_of_zero_2_is_a_policy(seen: dict[str, Any]):
 
 
 def test_zero_2_reports_one_norm_for_actor_and_critic(seen: dict[str, Any]):
-    # a mean over the steps of the root of the sum of squares: no less than each of the means
+    # the mean over steps of the common norm, which is at least the mean norm of each model
     for zero, apart in zip(seen["zero_norms"], zip(*seen["norms"], strict=True), strict=True):
         assert max(apart) <= zero <= sum(apart)
 

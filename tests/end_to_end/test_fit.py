@@ -139,7 +139,7 @@ def test_test_plays_the_test_split_and_reports_it_as_such(finished: VagentCLI, r
 def test_an_evaluation_plays_a_state_again_only_with_other_luck(run_dir: Path):
     run = runs.fit("--data.env=tests.end_to_end.environments.Told", "--trainer.max_epochs=1")
     played = run.datamodule.evaluated["train"]
-    assert [t.seed for t in played] == [1] * 4  # they are all the same to it
+    assert [t.seed for t in played] == [1] * 4  # all seeds have the same initial state
     assert len({t.transition_seed for t in played}) == 4
     assert float(run.trainer.callback_metrics["val/distinct_states"]) == 1
 
@@ -197,7 +197,7 @@ def test_with_an_adapter_nothing_else_learns_and_the_reference_is_the_start(run_
     for name, weight in start.named_parameters():
         torch.testing.assert_close(weights[name], weight, rtol=0, atol=0)
     kl = [event.value for event in runs.events(cli).Scalars("rollout/kl")]
-    assert kl[0] == 0  # the adapter starts as no change
+    assert kl[0] == 0  # a new adapter does not change the model
     assert kl[1] != 0
     saved = torch.load(runs.folder(cli) / "checkpoints" / "last.ckpt", weights_only=False)
     assert all("lora_" in name or "value_head" in name for name in saved["state_dict"])

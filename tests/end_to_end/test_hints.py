@@ -20,7 +20,7 @@ BRIEF = "--trainer.limit_val_batches=0"
 
 
 class Moody(HintModel):
-    """Has no answer for some episodes, and never says the same twice."""
+    """Fails for some episodes, and never gives the same hint twice."""
 
     @property
     def replays(self) -> bool:
@@ -33,7 +33,7 @@ class Moody(HintModel):
 
 
 class Slow(HintModel):
-    """Takes longer than the environment may."""
+    """Takes longer than the environment's timeout."""
 
     @property
     def waits_s(self) -> float:
@@ -70,7 +70,9 @@ def test_settings_nest_and_can_be_printed(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["fit", *arguments("--print_config")])
     printed = capsys.readouterr().out
-    config = yaml.safe_load(printed[printed.index("seed_everything:") :])  # libraries speak first
+    config = yaml.safe_load(
+        printed[printed.index("seed_everything:") :]
+    )  # libraries print before the configuration
     env = config["data"]["env"]["init_args"]
     assert env["env"]["class_path"] == "tests.toy.Countdown"
     assert env["env"]["init_args"]["turn_limit"] == 7
@@ -94,14 +96,16 @@ def test_hints_are_seen_but_never_learned_nor_paid(run: VagentCLI):
             hint, written = turn.observation.hint, renderer.decode(turn.prompt.ids)
             assert hint in ("Hint: Try go.", "Hint: Try wait.", "")
             assert f"{turn.observation.text}\n{hint}" in written if hint else "Hint" not in written
-            assert number == 0 or "Hints" not in written  # the note stands in the system prompt
+            assert number == 0 or "Hints" not in written  # the note is part of the system prompt
     rows = collate(hinted, renderer, temperature=1.0)
     replies = [id for t in hinted for turn in t.turns for id in turn.reply_ids]
-    assert rows.input_ids[rows.action_mask].tolist() == replies  # and nothing else
+    assert (
+        rows.input_ids[rows.action_mask].tolist() == replies
+    )  # only reply tokens are learned from
     assert not rows.rewards[~rows.action_mask].any()
     paid = sum(turn.reward for t in hinted for turn in t.turns)
     assert float(rows.rewards.sum()) == pytest.approx(paid)
-    # 1 for counting down to the end, -0.25 for every other turn: nothing for a hint
+    # reward 1 for reaching 0, -0.25 for every other turn, and none for following a hint
     assert {turn.reward for t in hinted for turn in t.turns} <= {1.0, -0.25}
 
 
@@ -118,7 +122,7 @@ def test_the_same_state_with_another_hint_is_the_same_state(run: VagentCLI):
             hints.setdefault(saw, set()).add(turn.observation.hint)
     assert all(len(ids) == 1 for ids in states.values())
     assert len(set.union(*states.values())) == len(states)
-    assert max(map(len, hints.values())) > 1  # else this would show nothing
+    assert max(map(len, hints.values())) > 1  # otherwise equal hints would prove nothing
 
 
 def test_evaluations_are_without_hints_and_where_wanted_with(run: VagentCLI):

@@ -1,4 +1,4 @@
-"""Collecting ahead while the actor learns."""
+"""Collecting the next batch while the actor learns."""
 
 import threading
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_copy_of_the_weights_samples_what_the_weights_would(run_dir: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--data.engine.own_copy=false", r"samples from the very weights that learn"),
+        ("--data.engine.own_copy=false", r"samples from the same weights that are being"),
         ("--data.turns=2", r"data\.staleness is 1 and data\.turns 2"),
         ("--model.policy_loss.importance=null", r"PPOClip without importance weights"),
     ],

@@ -1,4 +1,4 @@
-"""Two processes that learn together do what one would."""
+"""Two ranks give the same results as one process."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What came of every case, on either rank."""
+    """The results of every case on both ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -78,7 +78,7 @@ def test_the_ranks_keep_the_same_weights_bit_by_bit(together: list[dict[str, Any
 
 
 def test_two_ranks_take_the_documented_gradient(together: list[dict[str, Any]]):
-    """To the digit: the mean over ranks and micro-batches is undone in the loss."""
+    """Exactly equal: the loss undoes the means over ranks and micro-batches."""
     wanted = fit_exactly.documented()
     for result in together:
         torch.testing.assert_close(result["exact"], wanted, rtol=1e-9, atol=1e-11)

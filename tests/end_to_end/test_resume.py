@@ -1,4 +1,4 @@
-"""Stopping and going on is the same as never having stopped."""
+"""A resumed run gives the same result as an uninterrupted one."""
 
 import re
 from pathlib import Path
@@ -57,7 +57,9 @@ def test_a_resumed_run_keeps_the_history(run_dir: Path):
     assert [m["iteration"] for m in after["evaluations"]] == [0, 2, 3]
     assert after["evaluations"][:2] == before["evaluations"]
     assert (after["iterations"], after["episodes"]) == (3, 12)
-    assert after["seconds"]["total"] > before["seconds"]["total"] * 0.9  # the last save is earlier
+    assert (
+        after["seconds"]["total"] > before["seconds"]["total"] * 0.9
+    )  # the checkpoint was saved before the run ended
 
 
 def test_the_adapted_coefficient_survives_and_a_fixed_one_is_as_configured(run_dir: Path):
@@ -81,14 +83,14 @@ def test_a_checkpoint_holds_no_copy_of_the_reference(run_dir: Path):
 
 
 def message(*settings: str) -> str:
-    """What the command ends with."""
+    """The error message with which the command exits."""
     with pytest.raises(SystemExit) as ended:
         main(["fit", *runs.arguments(*settings)])
     return str(ended.value.code)
 
 
 class StopWithin(Callback):
-    """Saves in the middle of the second iteration, as it would be saved before a crash."""
+    """Saves a checkpoint in the middle of the second iteration."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -148,7 +150,7 @@ def test_what_is_no_checkpoint_is_refused_by_name(run_dir: Path):
 
 
 class FillTheDisk(Callback):
-    """From the second iteration on, checkpoints go to a device without room."""
+    """From the second iteration on, writes checkpoints to a full device."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.current_epoch == 1:

@@ -13,7 +13,7 @@ RISKY = {pair.risky for pair in PAIRS}
 
 
 def pull(env: Bandit, seed: int, kind: set[str], transition_seed: int = 0) -> StepResult:
-    """Pull the arm with a name of this kind."""
+    """Pull the arm whose name is of this kind."""
     env.reset(seed, transition_seed)
     (arm,) = set(env.action_names) & kind
     return env.step(Reply("", actions=(arm,)))

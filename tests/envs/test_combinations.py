@@ -47,7 +47,7 @@ NAMED = pytest.mark.parametrize(
 
 
 def settings(format: type[ReplyFormat], state: Representation) -> dict[str, Any]:
-    """What YAML says after ``init_args``."""
+    """The ``init_args`` as in a YAML file."""
     return {"state": state} if format.claims else {}
 
 

@@ -22,7 +22,7 @@ SPECS = [
 
 
 def shortest(room: Room) -> int | None:
-    """Breadth first over sets of cells, sharing nothing with the solver."""
+    """An independent breadth-first solver over sets of cells."""
     frontier = deque([(room.player, room.boxes, 0)])
     seen = {(room.player, room.boxes)}
     while frontier:

@@ -1,4 +1,4 @@
-"""Minibatches for the losses, from no more than what a test is about."""
+"""Builds minibatches for loss tests from only the tensors that a test needs."""
 
 from dataclasses import replace
 

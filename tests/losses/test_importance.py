@@ -38,7 +38,7 @@ MASK = BATCH.rollout.action_mask
 
 
 def weights(importance: TruncatedImportance, batch: TrainBatch = BATCH) -> Tensor:
-    """Of the sampled tokens, all of which count the same."""
+    """The importance weights of the sampled tokens, all with the same token weight."""
     counts = batch.rollout.action_mask.float()
     found = importance.weights(batch.rollout, batch.scores, counts)
     return found[batch.rollout.action_mask]
@@ -229,7 +229,7 @@ def test_micro_batches_of_two_ranks_add_up_to_the_batch(loss: Any, mode: Any):
     weights = loss.importance.weights(batch.rollout, batch.scores, counts)
     scores = replace(batch.scores, importance=weights)
     assert (weights[turns >= 0] == 0).any() and (weights > 0).any()
-    # column c of row r is told apart by its input id, so that each token has its own parameter
+    # every token has its own input id, and so its own parameter
     ids = torch.arange(turns.numel()).view(turns.shape)
     rollout = replace(batch.rollout, input_ids=ids)
 
@@ -271,7 +271,7 @@ def expectation(sampler: Tensor, loss: Tensor, logits: Tensor) -> Tensor:
 
 
 def test_a_bandit_sampled_by_another_policy_gets_the_gradient_of_its_own():
-    """Exactly, summed over both actions: without the weight it is another policy's."""
+    """Computed exactly over both actions; without the weight the gradient is that of another policy."""
     logits = torch.tensor([0.3, -0.4], dtype=torch.float64, requires_grad=True)
     logprobs = logits.log_softmax(0)[:, None]  # one row per action
     sampler = torch.tensor([[0.4], [0.6]], dtype=torch.float64)
@@ -285,7 +285,7 @@ def test_a_bandit_sampled_by_another_policy_gets_the_gradient_of_its_own():
 
 
 def test_a_mask_takes_its_actions_out_of_the_expectation():
-    """What remains is the policy's own gradient over the actions that are kept."""
+    """The result is the gradient of the current policy over the unmasked actions."""
     logits = torch.tensor([0.3, -0.4, 0.1], dtype=torch.float64, requires_grad=True)
     logprobs = logits.log_softmax(0)[:, None]
     sampler = torch.tensor([[0.4], [0.1], [0.5]], dtype=torch.float64)

@@ -35,7 +35,7 @@ def test_k2_and_k3_are_never_negative(kind: KLKind):
 
 
 def expected_gradient(kind: KLKind) -> torch.Tensor:
-    """Gradient by the logits of the policy, the sampling held fixed as in a loss."""
+    """Gradient with respect to the logits, with fixed sampling probabilities as in a loss."""
     logits = POLICY.log().requires_grad_()
     estimate = kl_estimate(logits.log_softmax(0), REFERENCE.log(), kind)
     (POLICY * estimate).sum().backward()
@@ -70,7 +70,7 @@ def test_as_a_loss_k3_has_the_gradient_of_the_references_divergence():
 
 
 def gradient_by_the_reward(kind: KLKind) -> torch.Tensor:
-    """Expected policy gradient of the estimate as a cost: it weighs the log-probs."""
+    """Expected policy gradient when the estimate is a cost: it multiplies the log-probs."""
     logits = POLICY.log().requires_grad_()
     logprobs = logits.log_softmax(0)
     cost = kl_estimate(logprobs, REFERENCE.log(), kind).detach()

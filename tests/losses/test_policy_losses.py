@@ -1,4 +1,4 @@
-"""What every policy loss must hold, whatever it clips."""
+"""Properties of every policy loss, whichever way it clips."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ MASK = TURNS >= 0
 
 
 def gradient(loss: PolicyLoss, logprobs: Tensor, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    """Of the sum over sampled tokens."""
+    """Gradient of the loss summed over sampled tokens."""
     logprobs = logprobs.clone().requires_grad_()
     (loss(logprobs, corrected(train_batch(*args, **kwargs), loss)) * MASK).sum().backward()
     assert logprobs.grad is not None
@@ -77,7 +77,7 @@ def test_what_is_noted_about_observed_tokens_means_nothing(loss: PolicyLoss):
 
 @every_loss
 def test_each_row_has_its_own_loss(loss: PolicyLoss):
-    """So that rows may be dealt to micro-batches in any way."""
+    """This allows any split of the rows into micro-batches."""
     new, old, sampled = -torch.rand(3, 2, 6)
     batch = train_batch(old, torch.randn(2, 6), turn_ids=TURNS, sampled_with=sampled)
     batch = corrected(batch, loss)

@@ -18,7 +18,7 @@ text_and_images = pytest.mark.parametrize("images", [False, True], ids=["text", 
 
 
 def batch(images: bool) -> RolloutBatch:
-    """Long and short, truncated and not; with images, one row has none."""
+    """Long, short and truncated episodes; with images, one row has none."""
     played = [
         toy.play([toy.GO, toy.WAIT, toy.GO], seed=1, images=images),
         toy.play([toy.WAIT] * 3, seed=2, images=images, turn_limit=3),
@@ -113,7 +113,7 @@ def test_a_state_has_read_everything_before_its_token(images: bool):
 
 
 class Head(nn.Module):
-    """A policy of which only the head is there: states are logits."""
+    """A policy that consists of a head only: its states are the logits."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()

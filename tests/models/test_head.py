@@ -1,4 +1,4 @@
-"""The language-model head in a type of its own, in the trainer and in what samples."""
+"""The language-model head in a type of its own, in the trainer and in the sampler."""
 
 import copy
 from contextlib import nullcontext
@@ -31,7 +31,7 @@ def batch() -> RolloutBatch:
 
 
 def exact_logprobs(policy: PreTrainedModel, states: Tensor, rollout: RolloutBatch) -> Tensor:
-    """With the head in float64, on the same states."""
+    """Log-probs with the head in float64, from the same states."""
     head = copy.deepcopy(policy).double()
     head.get_output_embeddings().__dict__.pop("forward", None)
     return token_logprobs(head, states.double(), rollout, BANNED)[0]

@@ -38,17 +38,17 @@ def test_rates_that_cannot_work_are_refused(settings: dict[str, Any], said: str)
 
 def test_both_rates_fall_linearly_to_their_share_in_the_last_iteration():
     optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, final_lr_scale=0.2)
-    rates = [optimizer.rates(iteration, resting=0, iterations=5) for iteration in range(5)]
+    rates = [optimizer.rates(iteration, critic_only=0, iterations=5) for iteration in range(5)]
     # 0.8 in 4 steps of 0.2
     assert [rate["actor"] for rate in rates] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert [rate["critic"] for rate in rates] == pytest.approx([2.0, 1.6, 1.2, 0.8, 0.4])
-    assert optimizer.rates(7, resting=0, iterations=5)["actor"] == pytest.approx(0.2)
-    assert optimizer.rates(0, resting=0, iterations=1)["actor"] == 1.0  # the first of one
+    assert optimizer.rates(7, critic_only=0, iterations=5)["actor"] == pytest.approx(0.2)
+    assert optimizer.rates(0, critic_only=0, iterations=1)["actor"] == 1.0  # the first of one
 
 
 def test_the_actors_rate_rises_once_it_learns():
     optimizer = AdamW(actor_lr=1.0, critic_lr=2.0, warmup_iterations=1)
-    rates = [optimizer.rates(iteration, resting=2, iterations=5) for iteration in range(5)]
+    rates = [optimizer.rates(iteration, critic_only=2, iterations=5) for iteration in range(5)]
     assert [rate["actor"] for rate in rates] == [0.0, 0.0, 0.5, 1.0, 1.0]
     assert [rate["critic"] for rate in rates] == [2.0] * 5
 
@@ -73,11 +73,11 @@ def test_half_precision_without_a_full_copy_is_warned_of(
     dtype: str, run_dir: Path, caplog: pytest.LogCaptureFixture
 ):
     runs.fit(*NO_EVALUATION, "--trainer.max_epochs=1", f"--model.dtype={dtype}")
-    assert ("what learns is bfloat16" in caplog.text) == (dtype == "bfloat16")
+    assert ("the trained weights are bfloat16" in caplog.text) == (dtype == "bfloat16")
 
 
 class Poison(Callback):
-    """Makes gradients NaN, in these steps of the optimizer."""
+    """Sets gradients to NaN in the given optimizer steps."""
 
     def __init__(self, steps: range) -> None:
         self.steps = steps
@@ -96,7 +96,7 @@ class Poison(Callback):
 
 
 def poisoned(steps: range, iterations: int) -> tuple[Any, Poison]:
-    """A run with two steps in each iteration, and what was poisoned."""
+    """A run with two steps per iteration, and the callback that sets its gradients to NaN."""
     run = runs.prepare(*NO_EVALUATION, f"--trainer.max_epochs={iterations}")
     poison = Poison(steps)
     runs.callbacks(run).append(poison)
@@ -114,7 +114,10 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_the_run_goes_on(
     events = runs.events(run)
     assert [event.value for event in events.Scalars("optim/skipped_steps")] == [0, 2, 0]
     assert len(events.Scalars("optim/actor_grad_norm")) == 2
-    assert "iteration 1: a step is skipped (actor_grad_norm nan" in caplog.text
+    assert (
+        "iteration 1: a step is skipped because its gradient is not finite (actor_grad_norm nan"
+        in caplog.text
+    )
 
 
 def test_a_run_that_takes_no_step_any_more_ends(run_dir: Path):
@@ -127,7 +130,7 @@ def test_a_run_that_takes_no_step_any_more_ends(run_dir: Path):
 
 
 class Spoil(Callback):
-    """As a step of infinite length would."""
+    """Sets a weight to infinity, as a diverged step would."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -139,13 +142,13 @@ class Spoil(Callback):
 def test_weights_that_are_not_finite_are_not_saved(run_dir: Path):
     run = runs.prepare(*NO_EVALUATION)
     runs.callbacks(run).append(Spoil())
-    with pytest.raises(VagentError, match=r"1 of the tensors that learn are no longer finite"):
+    with pytest.raises(VagentError, match=r"1 of the trained tensors are no longer finite"):
         run.trainer.fit(run.model, run.datamodule)
     assert not list(run_dir.rglob("*.ckpt"))
 
 
 class OtherSampler(AgentCallback):
-    """Makes each row look as if a policy of its own had sampled it; keeps what is learned from."""
+    """Changes the log-probs of each row as if another policy had sampled it; stores the batches."""
 
     def __init__(self) -> None:
         self.parts: list[TrainBatch] = []
@@ -222,4 +225,4 @@ def test_the_plain_policy_gradient_with_several_updates_is_warned_of(
 ):
     plain = "--model.policy_loss=vagentrl.losses.Reinforce"
     runs.fit(plain, *settings, *NO_EVALUATION, "--trainer.max_epochs=1")
-    assert ("is right for one update a batch" in caplog.text) == warned
+    assert ("is right for one update per batch" in caplog.text) == warned

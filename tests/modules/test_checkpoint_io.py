@@ -55,7 +55,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(
 
 
 class FullDisk:
-    """A file on a disk with room for so many bytes more."""
+    """A file on a disk that is full after a given number of bytes."""
 
     def __init__(self, file: Any, room: int) -> None:
         self.file, self.room = file, room
@@ -83,7 +83,7 @@ def test_torch_itself_on_a_full_disk_is_an_error_of_ours(
 
 
 def test_what_cannot_be_saved_leaves_nothing_behind(io: AtomicCheckpointIO, tmp_path: Path):
-    with pytest.raises(AttributeError):  # a mistake of the caller's, not of the disk
+    with pytest.raises(AttributeError):  # a caller's mistake is not reported as a disk error
         io.save_checkpoint({"hook": lambda: None}, tmp_path / "last.ckpt")
     assert contents(tmp_path) == []
 

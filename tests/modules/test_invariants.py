@@ -1,6 +1,6 @@
 """What must not change the module's loss and gradient: micro-batches, padding, observed tokens.
 
-And what must agree: the log-probs of sampling and of training.
+The log-probs of sampling and of training must agree.
 """
 
 from dataclasses import replace

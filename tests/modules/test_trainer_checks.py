@@ -1,4 +1,4 @@
-"""What an iteration needs of a trainer is set, or refused with the setting's name."""
+"""Trainer settings that an iteration needs are set; others are refused by name."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ QUIET: dict[str, Any] = {
 
 
 def trainer(**settings: Any) -> Trainer:
-    """A trainer as in a notebook, without a word of vagentrl."""
+    """A plain Lightning trainer, as in a notebook."""
     return Trainer(**QUIET | {"enable_checkpointing": False, "max_epochs": 2} | settings)
 
 
@@ -34,7 +34,7 @@ def values(trainer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("stage", ["fit", "validate", "test"])
 def test_lightnings_defaults_become_what_is_needed(stage: str):
     plain = trainer()
-    assert values(plain) == {name: needed.lightnings for name, needed in NEEDED.items()}
+    assert values(plain) == {name: needed.default for name, needed in NEEDED.items()}
     check_trainer(plain, stage)
     assert values(plain) == {
         "reload_dataloaders_every_n_epochs": 1,
@@ -42,21 +42,24 @@ def test_lightnings_defaults_become_what_is_needed(stage: str):
         "use_distributed_sampler": False,
         "barebones": False,
     }
-    check_trainer(plain, stage)  # a trainer may fit again
+    check_trainer(plain, stage)  # a trainer may be used again
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"reload_dataloaders_every_n_epochs": 2}, "reload_dataloaders_every_n_epochs is 2, but an it"),
     ({"num_sanity_val_steps": -1}, "num_sanity_val_steps is inf, but a sanity check would play"),
-    ({"precision": "bf16-true"}, "precision is bf16-true, which would convert the batches too"),
+    ({"precision": "bf16-true"}, "precision is bf16-true, which would also round the log-probs"),
     ({"precision": "64-true"}, "precision is 64-true"),
     ({"overfit_batches": 2}, "overfit_batches is 2, but"),
     ({"limit_train_batches": 0}, "limit_train_batches is 0, but"),
-    ({"limit_train_batches": 1}, "limit_train_batches is 1, but"),  # one batch, not all of them
+    (
+        {"limit_train_batches": 1},
+        "limit_train_batches is 1, but",
+    ),  # the integer 1 is one batch, 1.0 is all batches
     ({"limit_train_batches": 0.5}, "limit_train_batches is 0.5, but"),
     ({"max_steps": 8}, r"max_steps is 8, but .* set trainer.max_epochs"),
     ({"min_steps": 8}, r"min_steps is 8, but .* set trainer.min_epochs"),
-    ({"max_epochs": -1}, "max_epochs is -1, but a run has a number of iterations"),
+    ({"max_epochs": -1}, "max_epochs is -1, but learning-rate schedules"),
     ({"max_epochs": 0}, "max_epochs is 0, but"),
     ({"val_check_interval": 0.5}, r"val_check_interval is 0.5, but .*check_val_every_n_epoch"),
     ({"val_check_interval": 1}, "val_check_interval is 1, but"),

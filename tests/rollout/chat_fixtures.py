@@ -1,4 +1,4 @@
-"""Tokenizers of three families, made here: nothing is downloaded."""
+"""Tokenizers of three model families, built here without downloads."""
 
 from functools import cache
 

@@ -21,7 +21,7 @@ VERSION = 5
 
 
 class Moody(toy.Countdown):
-    """Fails at the second step when the seed is odd."""
+    """Raises an error in the second step if the seed is odd."""
 
     def step(self, reply: Reply) -> StepResult:
         if self.turns == 1 and self.odd:
@@ -255,7 +255,7 @@ def test_members_of_a_group_share_the_seed_and_nothing_else():
 
 
 def by_seed(request: GenerationRequest) -> str:
-    """As a policy would: the seed of the request decides."""
+    """Samples replies by the seed of the request, as a policy would."""
     return toy.GO if request.seed // 7 % 2 else toy.WAIT
 
 
@@ -359,7 +359,7 @@ def test_an_environment_that_plays_another_way_a_second_time_fails_that_episode_
     place.load_state_dict(state)
     failed, following = elsewhere.collect_turns([place], 2, Sampling())
     assert failed.error is not None
-    assert "ended (truncated) where it went on" in failed.error
+    assert "ended an episode on replay (truncated)" in failed.error
     assert following.stop == "cut"
 
 

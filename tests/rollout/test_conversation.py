@@ -27,7 +27,7 @@ def by_template(turns: list[tuple[str, str]], question: str) -> list[int]:
 
 
 def contexts(context: Context, turns: int, reply: str = THOUGHT) -> list[list[int]]:
-    """The whole context before each of so many replies; observations are numbered."""
+    """The whole context before each reply of an episode with numbered observations."""
     conversation = Conversation(toy.renderer(), context, SYSTEM)
     seen = []
     for turn in range(turns):
@@ -70,7 +70,7 @@ def whole(context: Context, reply: str) -> list[bool]:
 
 def test_a_row_begins_where_the_past_is_cut_or_rewritten():
     assert whole(FullHistory(), THOUGHT) == [True, False, False, False, False]
-    # turns 0 to 2 see everything; from turn 3 on the first is forgotten
+    # turns 0 to 2 see everything; turn 3 no longer sees turn 0
     assert whole(Window(2), THOUGHT) == [True, False, False, True, True]
     assert whole(Window(0), THOUGHT) == [True] * 5
     assert whole(FullHistory(thoughts="strip"), THOUGHT) == [True] * 5
@@ -94,7 +94,7 @@ def test_no_more_turns_are_remembered_than_will_be_seen():
         conversation.ask(Observation(f"see {turn % 10}"))
         sizes.append((len(conversation.ids), len(conversation._past)))
         conversation.reply(toy.encode_reply(THOUGHT))
-    assert len(set(sizes[2:])) == 1  # turn 400 costs what turn 3 does
+    assert len(set(sizes[2:])) == 1  # turn 400 costs as much as turn 3
 
 
 @settings(max_examples=20)
@@ -110,7 +110,7 @@ def test_rows_hold_every_reply_once_in_the_context_it_was_sampled_in(
         replies.remove(toy.GO)
     context = Window(window)
     played = toy.play(replies, seed=3, images=images, context=context)
-    rows = collate([played], toy.renderer(images), temperature=1.0)
+    rows = collate([played], toy.renderer(images), temperature=1.0, at_limit="bootstrap")
     sampled = rows.input_ids[rows.action_mask].tolist()
     assert sampled == [id for turn in played.turns for id in turn.reply_ids]
     conversation = Conversation(toy.renderer(images), context, toy.TASK)

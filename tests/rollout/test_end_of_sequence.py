@@ -1,4 +1,4 @@
-"""A model may end its replies with other tokens than the chat template's end of turn."""
+"""A model may end its replies with tokens other than the chat template's end of turn."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from vagentrl.types import Observation
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """The files of a tiny model, but for its weights."""
+    """Writes the files of a tiny model without weights."""
     folder = tmp_path / "model"
     ignore = shutil.ignore_patterns("*.safetensors")
     return Path(shutil.copytree(checkpoint_path(TEXT), folder, ignore=ignore))

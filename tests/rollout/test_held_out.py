@@ -1,4 +1,4 @@
-"""Evaluations start from different states where they can."""
+"""Evaluations start from different states as far as there are enough."""
 
 import os
 from functools import partial
@@ -49,14 +49,14 @@ class Rooms(Environment):
 
 
 class Elsewhere(Rooms):
-    """Starts in the room that its process has the number of."""
+    """Reports its process id as the initial state."""
 
     def initial_state(self, seed: int) -> int:
         return os.getpid()
 
 
 class Listing(Rooms):
-    """Writes its state as a list."""
+    """Reports its initial state as a list, which has no hash."""
 
     def initial_state(self, seed: int) -> Any:
         return [seed]

@@ -19,7 +19,7 @@ settings_of_a_loader = st.fixed_dictionaries(
 
 
 def batch(rows: int) -> RolloutBatch:
-    """Row r shows its own number; it has 2 + (7 r) % 5 tokens, all sampled but the first."""
+    """Row r holds the token r; it has 2 + (7 r) % 5 tokens, all sampled except the first."""
     lengths = torch.tensor([2 + 7 * row % 5 for row in range(rows)])
     columns = torch.arange(int(lengths.max()) + 1)
     real = columns < lengths[:, None]
@@ -59,7 +59,7 @@ def minibatches(served: MinibatchLoader) -> list[list[TrainBatch]]:
 
 
 def rows_of(part: TrainBatch) -> list[int]:
-    """The rows that count."""
+    """The rows with a weight above 0."""
     counts = part.weights.sum(-1) > 0
     return part.rollout.trajectory_ids[counts].tolist()
 
@@ -149,7 +149,7 @@ def test_the_seed_decides_the_order():
     assert order(loader(20, seed=1)) == order(loader(20, seed=1))
     assert order(loader(20, seed=1)) != order(loader(20, seed=2))
     served = loader(20, seed=1)
-    assert order(served) == order(served)  # also when it is served again
+    assert order(served) == order(served)  # the order is the same in a second pass over the loader
 
 
 def test_every_pass_has_an_order_of_its_own():
@@ -176,7 +176,7 @@ def test_the_weights_of_rows_do_not_depend_on_the_micro_batch_size():
 
 
 def weights_of(parts: list[TrainBatch]) -> dict[int, float]:
-    """What each row counts, of those that do."""
+    """The weight of each row whose weight is above 0."""
     weights = {
         row: weight
         for part in parts

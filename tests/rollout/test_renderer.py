@@ -167,7 +167,7 @@ def test_added_tokens_that_are_not_special_are_kept(qwen_vl: Renderer):
 
 
 def test_image_tokens_that_the_tokenizer_calls_ordinary_are_still_safe():
-    """Some checkpoints add their image tokens without marking them special."""
+    """As in checkpoints whose image tokens are not marked as special."""
     tokenizer = chat.tokenizer(
         chat.QWEN_TOKENS[:3], "<|im_end|>", chat.CHATML_VISION, added=tuple(chat.QWEN_TOKENS[3:])
     )
@@ -248,7 +248,9 @@ def test_an_image_placeholder_in_the_system_text_is_only_text(qwen_vl: Renderer)
 
 
 def test_a_template_that_rewrites_history_is_refused():
-    with pytest.raises(ConfigError, match=r"asks after .*<think>(?s:.*)remembers after"):
+    with pytest.raises(
+        ConfigError, match=r"before a new reply .*<think>(?s:.*)before an earlier one"
+    ):
         Renderer(chat.tokenizer(chat.QWEN_TOKENS[:3], "<|im_end|>", THINKING))
 
 

@@ -83,7 +83,7 @@ def test_the_interval_holds_the_rate_and_stays_between_0_and_1(counts: tuple[int
     [
         # No state repeats: the variance of the mean is p (1 - p) / n.
         ([[1], [0], [0], [0]], 4),
-        # Repeats say nothing new: totals 2 and 0 are 1 from their mean, so the variance is
+        # Repeats add no information: totals 2 and 0 are 1 from their mean, so the variance is
         # (1 + 1) / 4² = 1/8, and 1/4 / (1/8) = 2.
         ([[1, 1], [0, 0]], 2),
         # p = 3/8; totals 2, 1, 0, 0 against 3/4 each: (25 + 1 + 9 + 9) / 16 = 11/4, over 8² it is
@@ -189,7 +189,7 @@ def test_scores_of_claims_are_averaged_over_those_that_were_judged():
     assert report["val/observation_right"] == 0.5
     assert report["val/prediction_score"] == 0.5
     assert report["val/prediction_right"] == 0.0
-    assert report["val/return"] == 1.0  # what claims earn is not the task's
+    assert report["val/return"] == 1.0  # rewards of claims are not part of the return
 
 
 def test_nothing_is_claimed_where_nothing_was_played():

@@ -19,7 +19,7 @@ from vagentrl.types import Claim, Observation, Reply, State, StepResult
 
 
 class Obedient(Environment):
-    """Does what its seed, or the reply, says: raise, hang, leave."""
+    """Raises an error, hangs or exits, as its seed or the reply says."""
 
     def __init__(self, broken: bool = False) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Obedient(Environment):
 
 
 async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
-    async with pool.place() as worker:
+    async with pool.reserve() as worker:
         _, _, observation = await pool.run(worker, reset, seed, 7)
         told = [observation.text]
         for text in replies:
@@ -64,7 +64,7 @@ async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
 
 
 def play_alone(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
-    """In an event loop of its own, as every collection has."""
+    """Run in a new event loop, as every collection does."""
 
     async def alone() -> list[str]:
         pool.open()
@@ -145,7 +145,7 @@ def test_a_hanging_environment_does_not_keep_the_program_from_ending():
 
 @dataclass
 class Counted:
-    """Makes environments, and counts them and how many are at work."""
+    """Makes environments; counts them, and those in use at the same time."""
 
     made: list[Environment] = field(default_factory=list)
     closed: list[Environment] = field(default_factory=list)
@@ -248,12 +248,12 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
 
     async def in_turn() -> list[str]:
         errors = []
-        async with places.place() as worker:
+        async with places.reserve() as worker:
             prompt, _, _ = await places.run(worker, reset, 0, 0)
             assert prompt != f"I live in process {os.getpid()}"
         for text in ("raise", "die", "hang"):
             try:
-                async with places.place() as worker:
+                async with places.reserve() as worker:
                     places.timeout_s = 30  # an interpreter has to start
                     prompt, _, _ = await places.run(worker, reset, 0, 0)
                     places.timeout_s = 0.5 if text == "hang" else 30
@@ -296,7 +296,7 @@ def test_a_pool_needs_places_and_time(settings: dict[str, Any]):
 
 
 class Honest(Obedient):
-    """Tells its state: the last reply."""
+    """Reports the last reply as its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ def test_claims_come_back_beside_the_state_before_and_after(kind: Literal["threa
     )
 
     async def play() -> tuple[Claim, ...]:
-        async with places.place() as worker:
+        async with places.reserve() as worker:
             _, claims = await places.run(worker, step, reply)
             return claims
 

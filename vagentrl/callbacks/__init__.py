@@ -1,4 +1,4 @@
-"""What a run may do beside learning, one callback each."""
+"""Optional behaviour of a run, each in a callback."""
 
 from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup

@@ -1,4 +1,4 @@
-"""Let the critic learn the values before the policy trusts them."""
+"""Trains the critic alone before the actor starts to learn from its values."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class CriticWarmup(AgentCallback):
-    """Only the critic learns in the first iterations; the actor stays bit-identical (Verlog).
+    """Trains only the critic in the first iterations, while the actor stays unchanged (Verlog).
 
-    Episodes are collected once. In every round the critic reads their values anew, the estimator
-    gives new returns, and the critic learns from a random part of them. A round is an iteration.
+    Each of these iterations is one round. The episodes are collected once, for all rounds. In every
+    round the critic scores them again, the estimator computes new returns from these values, and
+    the critic learns from a random part of the rows.
 
     Args:
-        rounds: Rounds at most (Verlog's ``w_iter``).
-        batches: Batches to collect (``w_epoch``; 40 in Verlog, with 5 rounds on a tenth each).
-        part: Share of the rows that a round learns from.
-        tolerance: End early when the value loss stalls: no round of the last ``patience`` was this
-            share below the lowest loss before it. None always takes all rounds.
-        patience: Rounds in a row that must stall; a single one may be noise.
+        rounds: Maximum number of rounds (Verlog's ``w_iter``).
+        batches: Number of batches to collect (``w_epoch``; 40 in Verlog, with 5 rounds on a tenth
+            of the rows each).
+        part: Share of the rows that each round learns from.
+        tolerance: End the warm-up early once the value loss stalls. A round stalls if its loss is
+            not lower, by at least this share, than the lowest loss before it. None always runs all
+            rounds.
+        patience: The number of consecutive stalled rounds that ends the warm-up.
     """
 
     def __init__(
@@ -61,8 +64,8 @@ class CriticWarmup(AgentCallback):
         self.part = part
         self.tolerance = tolerance
         self.patience = patience
-        self._lowest = math.inf  # value loss of a round so far
-        self._stalled = 0  # rounds in a row
+        self._lowest = math.inf  # lowest value loss of a round so far
+        self._stalled = 0  # consecutive stalled rounds
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         advantage = agent_of(pl_module).advantage
@@ -89,21 +92,21 @@ class CriticWarmup(AgentCallback):
         agent = agent_of(pl_module)
         if agent.current.actor_learns or batch is None:
             return
-        self._losses.append(outputs["loss"])  # the critic's alone
-        if trainer.is_last_batch:  # a checkpoint may be saved before the epoch ends
+        self._losses.append(outputs["loss"])  # in a warm-up this is the value loss alone
+        if trainer.is_last_batch:  # at the epoch's end a checkpoint may be saved already
             loss = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
             self._compare(float(trainer.strategy.reduce(loss, reduce_op="mean")), agent)
 
     def _compare(self, loss: float, agent: AgentModule) -> None:
-        """End the warm-up with this round if the value loss no longer falls."""
+        """End the warm-up after this round if the value loss has stalled for `patience` rounds."""
         done = agent.iteration + 1
         if self.tolerance is None or done >= agent.warmup.rounds:
             return
-        stalls = loss > self._lowest * (1 - self.tolerance)  # never in the first round
+        stalls = loss > self._lowest * (1 - self.tolerance)  # always False in the first round
         self._stalled = self._stalled + 1 if stalls else 0
         if self._stalled == self.patience:
             log.info(
-                "the critic is warm after %d rounds: value loss %.4g, %.4g at its lowest before",
+                "the critic warm-up ends after %d rounds: value loss %.4g, lowest before %.4g",
                 done,
                 loss,
                 self._lowest,
@@ -117,5 +120,5 @@ class CriticWarmup(AgentCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._lowest, self._stalled = state_dict["lowest"], state_dict["stalled"]
-        if state_dict["rounds"] < self.rounds:  # it ended early; else the configuration decides
+        if state_dict["rounds"] < self.rounds:  # the warm-up ended early
             self.rounds = state_dict["rounds"]

@@ -1,4 +1,4 @@
-"""Watches whether the engine samples from the policy that the trainer scores."""
+"""Checks that the engine samples from the same policy as the trainer scores."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ log = logging.getLogger(__name__)
 
 
 class EngineAgreement(AgentCallback):
-    """Compares the log-probs of every sampled token, as the engine and as the trainer saw it.
+    """Compares the engine's log-prob of every sampled token with the trainer's.
 
-    Logs ``rollout/logprob_gap`` and its like (see `vagentrl.losses.agreement`); where some rows
-    show images and others do not, for both apart. When the mean difference is above `alarm`, the
-    reply that differs most is written to ``agreement/iteration_N.txt`` in the run's folder, token
-    by token. Present in every run, with these defaults.
+    Logs ``rollout/logprob_gap`` and the other metrics of `vagentrl.losses.agreement`. If only some
+    rows show images, the metrics are also logged separately for rows with and without images. If
+    the mean difference is above `alarm`, the reply with the largest difference is written token by
+    token to ``agreement/iteration_N.txt`` in the run's folder. Every run has this callback, with
+    the defaults below.
 
     Args:
-        alarm: Mean difference above which to raise the alarm. In float32 it is below 1e-4; half
-            precision, top-p kernels and older weights make it larger.
-        beyond: Difference from which on a token is counted in ``rollout/logprob_beyond``.
-        stop: Stop the run on alarm; otherwise only warn.
+        alarm: Mean difference of log-probs above which to warn. In float32 the difference is below
+            1e-4; half precision, top-p kernels and stale weights make it larger.
+        beyond: Tokens that differ by at least this much are counted in ``rollout/logprob_beyond``.
+        stop: Stop the run instead of only warning.
     """
 
     def __init__(self, alarm: float = 0.1, beyond: float = 0.5, stop: bool = False) -> None:
@@ -55,7 +56,7 @@ class EngineAgreement(AgentCallback):
             for name, rows in (("_images", sees), ("_text", ~sees)):
                 self._record(agent, rollout, scores, rollout.action_mask & rows[:, None], name)
         folder = run_folder(agent.trainer) / "agreement"
-        if not whole <= self.alarm:  # also when it is nan
+        if not whole <= self.alarm:  # also true for NaN
             self._raise_alarm(agent, rollout, scores, whole, folder)
         return rollout
 
@@ -73,14 +74,14 @@ class EngineAgreement(AgentCallback):
         self, agent: AgentModule, rollout: RolloutBatch, scores: Scores, gap: float, folder: Path
     ) -> None:
         path = folder / f"iteration_{agent.iteration}.txt"
-        if agent.trainer.is_global_zero:  # all ranks see all rows
+        if agent.trainer.is_global_zero:  # every rank has all rows, so one writes
             folder.mkdir(parents=True, exist_ok=True)
             names_of = rollouts_of(agent.trainer).renderer.token_names
             path.write_text(worst_reply(rollout, scores, names_of))
         text = (
             f"iteration {agent.iteration}: the log-probs of engine and trainer differ by {gap:.3g} "
-            f"on average, and {self.alarm} is allowed: the engine samples from other weights, "
-            f"other inputs or in another precision. The worst reply is in {path}"
+            f"on average, and {self.alarm} is allowed: the engine uses other weights, other inputs "
+            f"or another precision than the trainer. The worst reply is in {path}"
         )
         if self.stop:
             raise EngineError(text)
@@ -90,12 +91,12 @@ class EngineAgreement(AgentCallback):
 def worst_reply(
     rollout: RolloutBatch, scores: Scores, names_of: Callable[[list[int]], list[str]]
 ) -> str:
-    """A table of the reply whose log-probs differ most on average.
+    """A table of the tokens of the reply whose log-probs differ most on average.
 
     Args:
         rollout: The rows.
-        scores: The trainer's scores of them.
-        names_of: Gives the names of tokens by their ids.
+        scores: The trainer's scores of the rows.
+        names_of: Returns the readable names of token ids.
     """
     gaps = (scores.old_logprobs - rollout.rollout_logprobs).abs()
     worst, place = -1.0, (0, 0)

@@ -1,4 +1,4 @@
-"""Know where a run starts from and where it gets to."""
+"""Evaluates a run at its start and its end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from vagentrl.modules.agent import agent_of
 
 
 class EvaluateAtEnds(Callback):
-    """Evaluates before the first update and after the last one, whatever lies between.
+    """Evaluates before the first update and after the last one.
 
-    Lightning alone evaluates after updates only, and not after the last if that is not one of
-    every n. A run that goes on from a checkpoint is not evaluated again before its first update.
+    Lightning by itself evaluates only after every n-th iteration: never before the first update,
+    and after the last one only if its number is a multiple of n. A resumed run is not evaluated
+    again before its first update.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class EvaluateAtEnds(Callback):
 
 
 def _evaluate(trainer: Trainer) -> None:
-    # what the loop itself does between two training batches
+    # These are the steps with which Lightning's loop evaluates between two training batches.
     trainer.validating = True
     trainer.fit_loop.epoch_loop.val_loop.run()
     trainer.training = True

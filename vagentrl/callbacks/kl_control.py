@@ -1,4 +1,4 @@
-"""Keep the policy near the one it started from."""
+"""Keeps the policy near the reference with a KL penalty."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class KLControl(AgentCallback):
-    """A penalty on the divergence from the reference, on sampled tokens only.
+    """Penalises the KL divergence of the policy from the reference, on sampled tokens.
 
-    With this callback the trainer holds a reference; without it there is none.
+    Only with this callback does the module load a reference.
 
     Args:
-        coefficient: Weight of the penalty; where an adaptive one starts.
+        coefficient: Weight of the penalty; with a `target` its initial value.
         place: ``reward`` subtracts the penalty from each token's reward, ``loss`` adds it to each
             token's loss.
         estimator: Schulman's k1, k2 or k3 ("Approximating KL divergence", 2020), or k3+. The
@@ -33,8 +33,8 @@ class KLControl(AgentCallback):
             differ in the value that is reported: k3+ has k3's, which is unbiased.
         target: KL per token to steer towards (Ziegler et al. 2019, "Fine-tuning language models
             from human preferences", section 2.2); None keeps the coefficient.
-        horizon: Episodes over which an adaptive coefficient changes by a fifth at most; an
-            iteration with more episodes changes it by no more than that either.
+        horizon: Number of episodes over which the adaptive coefficient changes by at most a fifth.
+            An iteration with more episodes changes it by at most a fifth, too.
     """
 
     loss_name = "kl_loss"
@@ -52,8 +52,8 @@ class KLControl(AgentCallback):
         if place == "loss" and estimator == "k1":
             raise ConfigError(
                 "KLControl.place is 'loss' and KLControl.estimator is 'k1': the gradient of k1 is "
-                "zero in expectation, so it would not hold the policy; choose k2 or k3+ (k3 holds "
-                "it by the divergence of the reference from it)"
+                "zero in expectation, so it would not restrain the policy; choose k2 or k3+ (k3 "
+                "has the gradient of KL(reference || policy) instead)"
             )
         if target is not None and target <= 0:
             raise ConfigError(f"KLControl.target is {target}; give a KL per token above 0, or null")
@@ -77,7 +77,7 @@ class KLControl(AgentCallback):
         kl = float(penalty.sum() / mask.sum())
         agent.record("rollout/kl", kl)
         agent.record("rollout/kl_coefficient", self.coefficient)
-        if agent.current.actor_learns:  # a resting actor does not move, whatever the coefficient
+        if agent.current.actor_learns:  # in a critic warm-up the KL does not depend on it
             self._next_coefficient = self._steer(kl, episodes=len(rollout.group_ids))
         if self.place == "loss":
             return rollout
@@ -97,7 +97,7 @@ class KLControl(AgentCallback):
         batch: TrainBatch,
         batch_idx: int,
     ) -> None:
-        if trainer.is_last_batch:  # the whole update uses one coefficient
+        if trainer.is_last_batch:  # a whole update uses the same coefficient
             self.coefficient = self._next_coefficient
 
     def policy_loss_term(
@@ -112,6 +112,6 @@ class KLControl(AgentCallback):
         return {"coefficient": self.coefficient, "next_coefficient": self._next_coefficient}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self.target is not None:  # a fixed coefficient comes from the configuration
+        if self.target is not None:  # without a target the configuration sets the coefficient
             self.coefficient = state_dict["coefficient"]
             self._next_coefficient = state_dict["next_coefficient"]

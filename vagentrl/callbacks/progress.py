@@ -1,4 +1,4 @@
-"""One line that says where a run is."""
+"""Progress of a run in one line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _SHOWN = {
 
 
 class IterationProgress(ProgressBar, AgentCallback):
-    """The iteration, its stage, and the headline numbers.
+    """Shows the iteration, its stage and the most important metrics.
 
-    On a terminal it is one line that is drawn over and over. In a log it is a line now and then:
-    after an evaluation, and after an iteration that comes long enough after the last line.
+    On a terminal this is a single line that is redrawn. In a log it is a new line after each
+    evaluation, and after an iteration if enough time has passed since the last line.
 
     Args:
-        seconds_between_lines: How long is enough.
+        seconds_between_lines: Minimum number of seconds between two lines for iterations in a log.
     """
 
     def __init__(self, seconds_between_lines: float = 10.0) -> None:
@@ -72,7 +72,7 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def _stage(self, text: str) -> None:
         self._bar.set_description_str(text, refresh=False)
-        self._bar.update(0)  # draws, but not more often than a person can read
+        self._bar.update(0)  # redraws, but no more often than tqdm's minimum interval
 
     def _numbers(self, trainer: Trainer) -> None:
         metrics = trainer.callback_metrics
@@ -94,7 +94,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         data = rollouts_of(agent.trainer)
         if agent.trainer.training:
             wanted = data.groups * data.group_size // ranks.world_size()
-            of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may ask for more
+            of = f"/{wanted}" if self._ended <= wanted else ""  # a filter may play more rounds
             self._stage(f"collect {self._ended}{of}")
         else:
             wanted = len(ranks.shard(range(data.val_episodes))) * len(data.environments)
@@ -107,7 +107,7 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ended = 0
-        if self._evaluated:  # before the first iteration
+        if self._evaluated:  # the evaluation before the first iteration
             self._numbers(trainer)
 
     def on_train_batch_end(
@@ -132,7 +132,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._evaluated = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._evaluated:  # after the last iteration
+        if self._evaluated:  # the evaluation after the last iteration
             self._numbers(trainer)
         self._bar.close()
 

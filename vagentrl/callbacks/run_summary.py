@@ -1,4 +1,4 @@
-"""What a run achieved: a table, a learning curve, a file."""
+"""Summarises a run: a table, a learning curve and a JSON file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Metrics = dict[str, float]
 
 
 class RunSummary(Callback):
-    """Writes ``summary.json`` and ``learning_curve.png`` to the run's folder when it ends.
+    """Writes ``summary.json`` and ``learning_curve.png`` to the run's folder when training ends.
 
-    A resumed run goes on with the history of the one that it resumes.
+    The summary of a resumed run includes the history from before the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,7 @@ class RunSummary(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        # not when the epoch ends: a checkpoint may be saved before that
-        if trainer.is_last_batch:
+        if trainer.is_last_batch:  # at the epoch's end a checkpoint may be saved already
             update = {"time/update": time.perf_counter() - self._update_started}
             report = rollouts_of(trainer).report
             self._iterations.append(_record(agent_of(pl_module).iteration + 1, report | update))
@@ -69,7 +68,7 @@ class RunSummary(Callback):
         rank_zero_info(f"{_table(summary)}\nwritten to {folder}")
 
     def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` holds."""
+        """The content of ``summary.json``."""
         summary: dict[str, Any] = {}
         if self._evaluations:
             for when, metrics in (
@@ -81,7 +80,8 @@ class RunSummary(Callback):
                     metrics["val/success_rate_low"],
                     metrics["val/success_rate_high"],
                 ]
-        collected = [m for m in self._iterations if "rollout/episodes" in m]  # warm-ups reuse them
+        # Later rounds of a critic warm-up collect no episodes of their own.
+        collected = [m for m in self._iterations if "rollout/episodes" in m]
         failed = sum(m["rollout/episodes"] * m["rollout/failed"] for m in collected)
         return summary | {
             "iterations": len(self._iterations),

@@ -1,4 +1,4 @@
-"""Episodes as pictures in TensorBoard."""
+"""Draws episodes as pictures in TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 PANELS_PER_ROW = 6
 MOST_PANELS = 48
 FRAME_WIDTH = 224
-"""Pixels that a frame is enlarged to at least, so that its caption has room."""
+"""Smaller frames are enlarged to at least this many pixels, so that the caption has room."""
 MOST_WIDTH = 448
-"""Pixels that a frame is reduced to at most."""
+"""Larger frames are reduced to this many pixels."""
 
 
 class TrajectoryPictures(Callback):
-    """Draws a few episodes: what the agent saw, said and earned.
+    """Draws a few episodes with their observations, replies and rewards.
 
     Args:
-        every_n_iterations: How often to draw episodes of training; those of evaluations are drawn
-            whenever there are any.
-        episodes: How many.
+        every_n_iterations: How often to draw training episodes. Episodes of an evaluation are
+            always drawn.
+        episodes: The number of episodes to draw each time.
     """
 
     def __init__(self, every_n_iterations: int = 10, episodes: int = 3) -> None:
@@ -74,9 +74,9 @@ class TrajectoryPictures(Callback):
 
 
 def trajectory_picture(trajectory: Trajectory) -> Image.Image:
-    """A panel for each turn and one for the end, under what tells the episode from others.
+    """Draw a panel for each turn and one for the end, under a title that identifies the episode.
 
-    Of a long episode the turns in the middle are left out.
+    In a long episode the turns in the middle are left out.
     """
     first = trajectory.earlier_turns + 1
     panels = [
@@ -104,7 +104,7 @@ def _title(trajectory: Trajectory) -> str:
 
 
 def _versions(trajectory: Trajectory) -> str:
-    """The versions of the weights that sampled the turns; an episode of many turns may mix some."""
+    """The range of the versions of the weights that sampled the turns."""
     versions = sorted({turn.policy_version for turn in trajectory.turns})
     if not versions:
         return ""
@@ -119,14 +119,14 @@ def _frame(observation: Observation) -> Image.Image:
 
 
 def _scaled(image: Image.Image) -> Image.Image:
-    """Enlarged by a whole number, or reduced to the most width."""
+    """Enlarge an image by a whole factor to `FRAME_WIDTH` or more, or reduce it to `MOST_WIDTH`."""
     if image.width > MOST_WIDTH:
         return ImageOps.scale(image, MOST_WIDTH / image.width)
     return ImageOps.scale(image, max(1, -(-FRAME_WIDTH // image.width)), Image.Resampling.NEAREST)
 
 
 def caption(turn: Turn) -> str:
-    """What the agent read beside images, said and earned."""
+    """The text of the observation if there are images too, the hint, the reply and the rewards."""
     beside = turn.observation.text.replace(IMAGE_PLACEHOLDER, "").strip()
     bonus = f", bonus {turn.bonus:+.2f}" if turn.bonus else ""
     lines = [

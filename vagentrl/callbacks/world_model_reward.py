@@ -1,4 +1,4 @@
-"""Pay the agent for saying truly what it sees and what will be."""
+"""World-model rewards: a bonus for correct claims about the current and the next state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Tally:
-    """What happened since the last report."""
+    """Counts of claims since the last report, and the seconds spent waiting for judges."""
 
     judged: int = 0
     failures: int = 0
@@ -47,8 +47,14 @@ class _Tally:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A claim whose verdict is awaited, or was given by a filter."""
+class _Submitted:
+    """A claim with its pending verdicts, or with the verdict of a filter.
+
+    Attributes:
+        claim: The claim.
+        verdict: The judge's pending verdict, or the verdict of the filter that rejected the claim.
+        second: The pending verdict of the audit's judge, if the claim was sampled for the audit.
+    """
 
     claim: Claim
     verdict: Future[Verdict] | Verdict
@@ -57,7 +63,7 @@ class _Asked:
 
 @dataclass
 class _Batch:
-    """The judgements of some trajectories, by the identity of their claims."""
+    """The judgements of some trajectories, by the `id` of their claims."""
 
     by_claim: dict[int, Judgement] = field(default_factory=dict)
 
@@ -73,7 +79,7 @@ class _Batch:
         return {kind: verdict.score for kind, verdict in given if verdict is not None}
 
     def means(self) -> dict[str, float]:
-        """The mean of what claims of each kind score, penalties taken off."""
+        """The mean score of each kind of claim, less penalties."""
         earned: dict[str, list[float]] = {}
         for judgement in self.by_claim.values():
             if judgement.verdict is not None:
@@ -83,30 +89,34 @@ class _Batch:
 
 
 class WorldModelReward(AgentCallback):
-    """Adds ``coefficient × score`` to the reward of a turn for each claim about the state (VAGEN).
+    """Rewards each claim about the state with ``coefficient × score`` (VAGEN).
 
-    The observation claim is judged against the state before the reply, the prediction against the
-    state after all of its actions; only well-formed replies make claims. Judging begins when a turn
-    ends, in a thread of its own, while other episodes still go on. A turn's reward stays the
-    environment's; what claims earn is its `bonus`, and both are learned from.
+    An observation claim is judged against the state before the reply, a prediction claim against
+    the state after all actions of the reply. Only well-formed replies make claims. Judging begins
+    when a turn ends, in a background thread, while other episodes continue. The reward of a claim
+    is added to the turn's `bonus`; the turn's `reward` remains the environment's. The policy learns
+    from both.
 
     Args:
-        judge: Scores the claims; ``vagentrl_judges.exact_state.ExactState`` needs no model.
-        observation_coefficient: What an observation that is all right earns; 0 only reports it.
-        prediction_coefficient: What a prediction that is all right earns. Over the turns of an
-            episode both together should earn less than the task, or it pays not to finish it,
-            unless what they earn is `relative`.
-        relative: Pay ``coefficient × (score - mean score of the batch)``, with 0 as the score of a
-            malformed reply: then an episode does not earn by going on for longer.
-        on_failure: When the judge fails on a claim: let it earn what claims of its kind earn on
-            average in the batch (``drop_score``: no score is shown, nobody gains or loses by it),
-            do not learn from its episode (``drop_trajectory``), or ``stop`` the run.
+        judge: Scores the claims. ``vagentrl_judges.exact_state.ExactState`` needs no model.
+        observation_coefficient: Reward of an observation claim with a score of 1; with 0 the scores
+            are only reported.
+        prediction_coefficient: Reward of a prediction claim with a score of 1. Unless claims are
+            rewarded `relative` to the batch, both coefficients together over the turns of an
+            episode should be less than the reward for solving the task. Otherwise the agent earns
+            more by not finishing the task.
+        relative: Reward a claim with ``coefficient × (score - mean score of the batch)``, where the
+            claims of a malformed reply score 0. A longer episode then earns no more by being
+            longer.
+        on_failure: What happens when the judge fails on a claim. ``drop_score``: the claim gets no
+            score, and earns the mean reward of claims of its kind in the batch.
+            ``drop_trajectory``: its episode is not learned from. ``stop``: the run stops.
         evaluations: Judge evaluations too, to report scores under ``val/``.
         filters: Rules that a claim must pass before the judge sees it; otherwise it scores 0.
-        templates: Penalises descriptions that are frequent and bad; None does not.
-        audit: Has a second judge look at a sample; None does not.
-        journal: Writes judgements to ``judgements.jsonl`` in the run's folder, of the episodes that
-            rank 0 played; None does not.
+        templates: Penalises descriptions that are frequent and score low; None switches this off.
+        audit: Lets a second judge score a sample of the claims; None switches this off.
+        journal: Writes the judgements of rank 0's episodes to ``judgements.jsonl`` in the run's
+            folder; None switches this off.
     """
 
     def __init__(
@@ -129,8 +139,8 @@ class WorldModelReward(AgentCallback):
         for kind, coefficient in self.coefficients.items():
             if coefficient < 0:
                 raise ConfigError(
-                    f"WorldModelReward.{kind}_coefficient is {coefficient}; right claims would "
-                    "cost: give 0 or more"
+                    f"WorldModelReward.{kind}_coefficient is {coefficient}, which would punish "
+                    "correct claims; give 0 or more"
                 )
         check_signatures(judge)
         self.judge = judge
@@ -142,14 +152,14 @@ class WorldModelReward(AgentCallback):
         self.audit = audit
         self.journal = journal
         self._loop: BackgroundLoop | None = None
-        self._asked: dict[int, _Asked] = {}
+        self._submitted: dict[int, _Submitted] = {}
         self._tally = _Tally()
         self._counted: dict[str, float] = {}
 
     # --------------------------------------------------------------------------- start and end
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if trainer.state.fn is None:  # a dry run, in which nothing is played
+        if trainer.state.fn is None:  # a dry run plays no episodes
             return
         self._system_prompt = _check_environment(rollouts_of(trainer).collector)
         self._loop = BackgroundLoop()
@@ -169,7 +179,7 @@ class WorldModelReward(AgentCallback):
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
         if training or self.evaluations:
             for claim in turn.claims:
-                self._asked[id(claim)] = self._ask(claim, turn.claims, training)
+                self._submitted[id(claim)] = self._submit(claim, turn.claims, training)
 
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
@@ -199,7 +209,7 @@ class WorldModelReward(AgentCallback):
         report |= self._counts(tally)
 
     def _counts(self, mine: _Tally) -> dict[str, float]:
-        """What there is to say of the claims in the tallies of all ranks, and what judging took."""
+        """Metrics of the claims of all ranks, and of the judges' own counters since last time."""
         tally = _Tally(**ranks.sum_counts(vars(mine)))
         claims = tally.judged + tally.failures + tally.filtered
         report = {"judge/claims": float(claims), "judge/failures": float(tally.failures)}
@@ -237,10 +247,11 @@ class WorldModelReward(AgentCallback):
 
     # ------------------------------------------------------------------------------------ verdicts
 
-    def _ask(self, claim: Claim, claims: Sequence[Claim], training: bool) -> _Asked:
+    def _submit(self, claim: Claim, claims: Sequence[Claim], training: bool) -> _Submitted:
+        """Filter a claim, and submit it to the judge and perhaps to the audit."""
         for rule in self.filters:
             if problem := rule.problem(claim, claims, self._system_prompt):
-                return _Asked(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
+                return _Submitted(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
         assert self._loop is not None
         verdict = self._loop.submit(self.judge(claim))
         if training and self.audit is not None and self.audit.samples(claim):
@@ -248,13 +259,13 @@ class WorldModelReward(AgentCallback):
         return _Asked(claim, verdict)
 
     def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
-        """Wait for the verdicts; those on other turns, of failed episodes, are of no use."""
+        """Wait for the verdicts on these trajectories; cancel those on failed episodes."""
         started = time.perf_counter()
-        asked, self._asked = self._asked, {}
+        submitted, self._submitted = self._submitted, {}
         wanted = [id(claim) for t in trajectories for turn in t.turns for claim in turn.claims]
-        batch = _Batch({key: self._judgement(asked.pop(key), tally) for key in wanted})
-        for left in asked.values():
-            for future in (left.verdict, left.second):
+        batch = _Batch({key: self._judgement(submitted.pop(key), tally) for key in wanted})
+        for unused in submitted.values():
+            for future in (unused.verdict, unused.second):
                 if isinstance(future, Future):
                     future.cancel()
         tally.waited_s += time.perf_counter() - started
@@ -266,17 +277,18 @@ class WorldModelReward(AgentCallback):
             log.warning("%s%s", text, failures[0])
         return batch
 
-    def _judgement(self, asked: _Asked, tally: _Tally) -> Judgement:
-        claim = asked.claim
-        if isinstance(asked.verdict, Verdict):
+    def _judgement(self, submitted: _Submitted, tally: _Tally) -> Judgement:
+        """Wait for the verdicts on a claim, and count what came of them."""
+        claim = submitted.claim
+        if isinstance(submitted.verdict, Verdict):
             tally.filtered += 1
-            return Judgement(claim, asked.verdict, filtered=True)
+            return Judgement(claim, submitted.verdict, filtered=True)
         second = None
-        if asked.second is not None:
-            second, problem = _outcome(asked.second)
+        if submitted.second is not None:
+            second, problem = _outcome(submitted.second)
             if problem is not None:
                 log.warning("the audit failed on a claim: %s", problem)
-        verdict, failure = _outcome(asked.verdict)
+        verdict, failure = _outcome(submitted.verdict)
         tally.judged += verdict is not None
         tally.failures += verdict is None
         judgement = Judgement(claim, verdict, failure=failure, second=second)
@@ -290,7 +302,7 @@ class WorldModelReward(AgentCallback):
     def _rewarded(
         self, trajectory: Trajectory, batch: _Batch, means: Mapping[str, float]
     ) -> Trajectory:
-        """With the scores of its claims, and what they earn."""
+        """The trajectory with the scores of its claims, and with their rewards in `bonus`."""
         turns = []
         failure = None
         for turn in trajectory.turns:
@@ -339,7 +351,7 @@ class WorldModelReward(AgentCallback):
 
 
 def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
-    """A verdict, or why there is none."""
+    """The verdict and None, or None and the judge's error."""
     try:
         return future.result(), None
     except PartError:  # it would fail on every claim
@@ -349,11 +361,15 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
 
 
 def _check_environment(collector: Collector) -> str:
-    """The training environment's system prompt, if its replies make claims that can be judged."""
+    """The training environment's system prompt.
+
+    Raises:
+        ConfigError: When its replies make no claims, or it reports no state to judge them against.
+    """
     system_prompt, format, state = collector.pools[TRAIN].ask(opening)
     if not format.claims:
         raise ConfigError(
-            f"WorldModelReward is set, but replies in {type(format).__name__} say nothing about "
+            f"WorldModelReward is set, but replies in {type(format).__name__} make no claims about "
             "the state; set data.env's format to Grounding, TransitionModeling or WorldModeling, "
             "or leave the callback out"
         )

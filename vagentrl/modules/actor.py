@@ -1,4 +1,4 @@
-"""The policy that learns, and the frozen one that it is compared with."""
+"""The trainable policy, which is also the base class of the frozen reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ActorModule(LightningModule):
 
     Args:
         policy: A Hugging Face model with its language-model head.
-        banned_ids: Tokens that the engine never samples; they have no probability here either.
+        banned_ids: Tokens that the engine never samples; their probability is 0 here as well.
     """
 
     banned_ids: Tensor
@@ -34,11 +34,11 @@ class ActorModule(LightningModule):
     def logprobs(
         self, states: Tensor, rollout: RolloutBatch, *, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs of the sampled tokens and, if asked, entropies; each ``(B, T)``."""
+        """Log-probs of the sampled tokens and, with `with_entropy`, entropies; each ``(B, T)``."""
         return token_logprobs(
             self.policy, states, rollout, self.banned_ids, with_entropy=with_entropy
         )
 
     def forward(self, rollout: RolloutBatch) -> Tensor:
-        """Log-probs of the sampled tokens ``(B, T)``, 0 elsewhere."""
+        """Log-probs ``(B, T)`` of the sampled tokens, 0 elsewhere."""
         return self.logprobs(self.states(rollout), rollout)[0]

@@ -52,7 +52,7 @@ from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 log = logging.getLogger(__name__)
 
 SKIPPED_AT_MOST = 8
-"""Steps in a row; a loss scale for float16 may take some to settle."""
+"""Skipped steps in a row that end the run. With float16 the loss scale needs a few to settle."""
 
 
 class AgentModule(LightningModule):
@@ -62,21 +62,21 @@ class AgentModule(LightningModule):
         policy: Checkpoint to start from: a folder, a hub name, or one that ships with vagentrl.
         advantage: Estimates advantages; decides whether there is a critic.
         policy_loss: The loss of each sampled token.
-        critic: ``own`` gives the critic a backbone of its own, which starts as the policy's;
-            ``shared`` is a value head on the actor's.
-        aggregation: How the losses of tokens become one.
+        critic: ``own`` gives the critic a backbone of its own, initialised from the policy's
+            checkpoint; ``shared`` puts a value head on the actor's backbone.
+        aggregation: How the token losses are combined into one loss.
         value_coef: Weight of the value loss.
-        value_clip: Distance that a value may move from the old one in the loss; None: any.
+        value_clip: How far the value loss lets a value move from the old one; None clips nothing.
         entropy_coef: Weight of the entropy bonus.
-        optimizer: Learning rates and the like.
+        optimizer: Learning rates and the other settings of AdamW.
         dtype: Type of the weights.
-        head_dtype: Type in which the policy's language-model head computes, for trainer and
-            sampler alike; None: as the model.
-        gradient_checkpointing: Trade compute for memory.
+        head_dtype: Type in which the policy's language-model head computes, both in the trainer
+            and in the sampler; None uses the model's type.
+        gradient_checkpointing: Recompute activations in the backward pass to save memory.
         freeze_vision: Do not train the vision towers of actor and critic.
-        lora: Train adapters of actor and critic in place of their weights. The reference is then
-            the actor without its adapter, and a checkpoint holds no frozen weights.
-        score_batch_size: Rows in one forward pass without gradient.
+        lora: Train LoRA adapters of actor and critic instead of their full weights. The reference
+            is then the actor without its adapter, and a checkpoint holds no frozen weights.
+        score_batch_size: Rows in one forward pass without gradients.
     """
 
     actor: ActorModule
@@ -118,11 +118,11 @@ class AgentModule(LightningModule):
         self.lora = lora
         self.score_batch_size = score_batch_size
         self.iteration = 0  # completed iterations
-        self.first_iteration = 0  # the first of this trainer: another may have trained before
+        self.first_iteration = 0  # where this trainer started; an earlier one may have trained it
         self.warmup = Warmup()
         self.hooks = CallbackHooks(self)
         self.needs_reference = False
-        self._skipped = 0  # steps in a row
+        self._skipped = 0  # consecutive skipped steps
         self._check_settings()
 
     def _check_settings(self) -> None:
@@ -164,7 +164,7 @@ class AgentModule(LightningModule):
         banned_ids = rollouts_of(self.trainer).renderer.banned_ids
         if not hasattr(self, "actor"):
             self.build(banned_ids)
-        elif self.needs_reference and self.reference is None:  # none was needed before
+        elif self.needs_reference and self.reference is None:  # an earlier trainer needed none
             self.reference = self._build_reference(banned_ids)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
@@ -196,7 +196,7 @@ class AgentModule(LightningModule):
         return ReferenceModule(self._load(meta=meta), banned_ids)
 
     def _load(self, *, meta: bool) -> PreTrainedModel:
-        """The model to start from."""
+        """Load the policy's initial checkpoint."""
         return load_model(
             self.policy_name,
             dtype=getattr(torch, self.dtype_name),
@@ -211,9 +211,9 @@ class AgentModule(LightningModule):
         half = half_precision(self)
         if half and not isinstance(self.trainer.strategy, DeepSpeedStrategy):
             log.warning(
-                "what learns is %s, and trainer.strategy keeps no float32 copy: small steps are "
-                "rounded away. Set model.dtype to float32 (and trainer.precision to bf16-mixed), "
-                "or take a DeepSpeed strategy",
+                "the trained weights are %s, and trainer.strategy keeps no float32 copy of them: "
+                "small steps are rounded away. Set model.dtype to float32 (and trainer.precision "
+                "to bf16-mixed), or choose a DeepSpeed strategy",
                 " and ".join(half),
             )
         critic = {} if self.critic is None else {"critic": self.critic}
@@ -221,12 +221,12 @@ class AgentModule(LightningModule):
 
     @property
     def current(self) -> Iteration:
-        """The iteration that is under way: who learns in it, and from what."""
+        """The current iteration: whether the actor learns in it, and from which episodes."""
         return self.warmup.iteration(self.iteration)
 
     @property
     def total_iterations(self) -> int:
-        """Iterations that will be completed when the trainer's ``max_epochs`` are over."""
+        """The number of completed iterations once the trainer has run its ``max_epochs``."""
         return self.first_iteration + (self.trainer.max_epochs or 0)
 
     def record(self, name: str, value: float) -> None:
@@ -242,10 +242,12 @@ class AgentModule(LightningModule):
         """Score a collected batch, let callbacks adjust its rewards, and assign credit.
 
         Args:
-            rollout: The batch, its rewards as the environment gave them.
-            earlier: Its scores before the critic changed; the actor has not.
+            rollout: The batch, with the environment's rewards.
+            earlier: Scores of the same batch from an earlier round of a critic warm-up. The actor
+                has not changed since, so only the values are computed again.
         """
-        with self.trainer.precision_plugin.forward_context():  # the first ratio is then exactly 1
+        # Scoring in the precision of training makes the first probability ratio exactly 1.
+        with self.trainer.precision_plugin.forward_context():
             if earlier is None:
                 scores = self.score(rollout)
             else:
@@ -263,54 +265,59 @@ class AgentModule(LightningModule):
         return rollout, scores, credit
 
     def score(self, rollout: RolloutBatch) -> Scores:
-        """Log-probs, reference log-probs and values of all rows, without gradient."""
+        """Log-probs, reference log-probs and values of all rows, without gradients."""
         old = torch.zeros_like(rollout.rewards)
         ref = torch.zeros_like(old) if self.reference is not None else None
         values = torch.zeros_like(old) if self.critic is not None else None
-        for place, part in self._parts(rollout):
-            states = self.actor.states(part)
-            old[place] = self.actor.logprobs(states, part)[0]
+        for index, chunk in self._scoring_chunks(rollout):
+            states = self.actor.states(chunk)
+            old[index] = self.actor.logprobs(states, chunk)[0]
             if self.reference is not None and ref is not None:
-                ref[place] = self.reference(part)
+                ref[index] = self.reference(chunk)
             if self.critic is not None and values is not None:
-                values[place] = self.critic(part, states)
+                values[index] = self.critic(chunk, states)
         for scored in (old, ref, values):
             if scored is not None:
                 ranks.sum_over_ranks(scored)
         return Scores(old, ref, values)
 
     def score_values(self, rollout: RolloutBatch) -> Tensor:
-        """Values of all rows ``(B, T)``, without gradient."""
+        """Values of all rows ``(B, T)``, without gradients."""
         assert self.critic is not None
         values = torch.zeros_like(rollout.rewards)
-        for place, part in self._parts(rollout):
+        for index, chunk in self._scoring_chunks(rollout):
             shared = self.critic.backbone is None
-            values[place] = self.critic(part, self.actor.states(part) if shared else None)
+            values[index] = self.critic(chunk, self.actor.states(chunk) if shared else None)
         ranks.sum_over_ranks(values)
         return values
 
-    def _parts(self, rollout: RolloutBatch) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-        """This rank's share of the rows, of about one length and as many as a forward pass takes,
-        and where they belong."""
-        by_length = rollout.attention_mask.sum(-1).argsort(stable=True)  # little padding
+    def _scoring_chunks(
+        self, rollout: RolloutBatch
+    ) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
+        """This rank's share of the rows, in chunks of `score_batch_size`.
+
+        Each chunk comes with its index into a ``(B, T)`` tensor. Rows of similar length share a
+        chunk, which keeps the padding small.
+        """
+        by_length = rollout.attention_mask.sum(-1).argsort(stable=True)
         for rows in ranks.shard(by_length.split(self.score_batch_size)):
-            part = rollout.select(rows)
-            yield (rows, slice(0, part.input_ids.shape[1])), part
+            chunk = rollout.select(rows)
+            yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
 
     # -------------------------------------------------------------------------------- learning
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        return batch  # batches are made where the models are
+        return batch  # batches are already on the models' device
 
     @property
     def _deepspeed(self) -> Any | None:
-        """DeepSpeed's engine, where it takes the steps."""
+        """DeepSpeed's engine if the strategy is DeepSpeed, else None."""
         return deepspeed.engine_of(self.trainer)
 
     def on_train_batch_start(self, batch: TrainBatch, batch_idx: int) -> None:
-        if self._deepspeed is not None:  # it was set up before the number of passes was known
+        if self._deepspeed is not None:  # its setup precedes the number of accumulated batches
             last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
             self._deepspeed.set_gradient_accumulation_boundary(last)
 
@@ -408,14 +415,17 @@ class AgentModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip actor and critic apart: a large error of the critic must not silence the actor.
+        """Clip the gradients of actor and critic separately.
 
-        A gradient that is not finite moves nothing.
+        With one common norm, a large error of the critic would shrink the actor's step. A step
+        whose gradient is not finite is skipped.
         """
-        if self._deepspeed is not None:  # it does both by itself, with one norm
+        if self._deepspeed is not None:  # it clips, with one norm, and skips steps by itself
             return
         limit = gradient_clip_val or float("inf")
-        if not self.current.actor_learns:  # not the 0 that DDP wants: AdamW's moments would move
+        if not self.current.actor_learns:
+            # With the zero gradients that DDP needs, AdamW would still step: its step count and
+            # its moments would change.
             for weight in self.actor.parameters():
                 weight.grad = None
         norms = {
@@ -428,10 +438,10 @@ class AgentModule(LightningModule):
                     parameter.grad = None
 
     def _are_finite(self, norms: dict[str, Any]) -> bool:
-        """Whether a step can be taken; logs it.
+        """Whether all gradient norms are finite, so that the step can be taken; logs them.
 
         Raises:
-            VagentError: When too many in a row could not.
+            VagentError: When `SKIPPED_AT_MOST` steps in a row were skipped.
         """
         finite = all(math.isfinite(norm) for norm in norms.values())
         note = partial(self.log, on_step=False, on_epoch=True, batch_size=1)
@@ -443,19 +453,24 @@ class AgentModule(LightningModule):
             return True
         self._skipped += 1
         seen = ", ".join(f"{name} {float(norm)}" for name, norm in norms.items())
-        log.warning("iteration %d: a step is skipped (%s)", self.iteration, seen)
+        log.warning(
+            "iteration %d: a step is skipped because its gradient is not finite (%s)",
+            self.iteration,
+            seen,
+        )
         if self._skipped == SKIPPED_AT_MOST:
             raise VagentError(
                 f"{self._skipped} steps in a row had a gradient that is not finite ({seen}), so "
-                "nothing is learned; look for what else is not finite among the logged train/ and "
-                "rollout/ scalars, then resume from the last checkpoint with lower rates"
+                "nothing is learned; see which logged train/ and rollout/ scalars are not finite "
+                "either, then resume from the last checkpoint with lower learning rates"
             )
         return False
 
     def on_train_batch_end(self, outputs: Any, batch: TrainBatch | None, batch_idx: int) -> None:
         engine = self._deepspeed
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
-            self._are_finite({"grad_norm": engine.get_global_grad_norm()})  # it has skipped by then
+            # DeepSpeed has already skipped the step if the norm is not finite; this logs it.
+            self._are_finite({"grad_norm": engine.get_global_grad_norm()})
             if not self.current.actor_learns:
                 deepspeed.rewind(self.optimizers(), "actor")
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends
@@ -492,11 +507,11 @@ class AgentModule(LightningModule):
 
     @classmethod
     def load_from_checkpoint(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: `vagentrl.load_policy` makes a policy of a checkpoint."""
+        """Always raises: use `vagentrl.load_policy` to get the policy from a checkpoint."""
         raise VagentError(
             "AgentModule.load_from_checkpoint has no datamodule to build the module with; "
-            "vagentrl.load_policy(checkpoint) gives the policy, and trainer.fit(agent, data, "
-            "ckpt_path=checkpoint) goes on with the run"
+            "vagentrl.load_policy(checkpoint) returns the policy, and trainer.fit(agent, data, "
+            "ckpt_path=checkpoint) resumes the run"
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -504,7 +519,7 @@ class AgentModule(LightningModule):
         checkpoint["iteration"] = self.iteration
         checkpoint["first_iteration"] = self.first_iteration
         checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
-        for name in self._as_loaded():
+        for name in self._frozen_weights():
             del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -512,12 +527,15 @@ class AgentModule(LightningModule):
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
         self.first_iteration = checkpoint.get("first_iteration", 0)
-        if "state_dict" in checkpoint:  # DeepSpeed keeps the weights to itself
-            checkpoint["state_dict"] |= self._as_loaded()
+        if "state_dict" in checkpoint:  # DeepSpeed stores the weights in files of its own
+            checkpoint["state_dict"] |= self._frozen_weights()
             check_fits(checkpoint["state_dict"], self.state_dict())
 
-    def _as_loaded(self) -> dict[str, Tensor]:
-        """Weights that are for ever as their model's own checkpoint has them: none is saved."""
+    def _frozen_weights(self) -> dict[str, Tensor]:
+        """Frozen weights: reloaded from the base checkpoint, so left out of ours.
+
+        These are the reference, and with LoRA the weights below the adapters.
+        """
         frozen = {
             n for n, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad
         }
@@ -532,10 +550,10 @@ def agent_of(module: LightningModule | None) -> AgentModule:
     """The agent that a trainer trains or evaluates.
 
     Args:
-        module: What the trainer was given.
+        module: The trainer's LightningModule.
 
     Raises:
-        ConfigError: When that is a module of another kind.
+        ConfigError: When the module is no `AgentModule`.
     """
     if not isinstance(module, AgentModule):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The hooks of an iteration: what a callback may see and change, beyond Lightning's own hooks."""
+"""Callback hooks into an iteration, beyond Lightning's own hooks."""
 
 from __future__ import annotations
 
@@ -29,57 +29,64 @@ class AgentCallback(Callback):
     loss_name: str = "callback_loss"
 
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
-        """A turn of an episode ended. Other episodes go on, and wait while this hook runs.
+        """A turn of an episode ended. The other episodes wait while this hook runs.
 
         Args:
             agent: The module in training.
-            turn: What was played.
-            training: Whether the turn will be learned from; otherwise it belongs to an evaluation.
+            turn: The turn.
+            training: True for a turn to learn from, False for one of an evaluation.
         """
 
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
-        """An episode of the batch ended; others are still being played."""
+        """An episode of the batch ended, while others may still be running."""
 
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
-        """The episodes that this rank played and that did not fail, for an iteration or a part of
-        it. `vagentrl.ranks.gather` collects what the other ranks know of theirs.
+        """This rank has played its episodes for an iteration, or for one round of its group filter.
 
-        Return the trajectories to learn from, to report and to show, for example with a bonus in
-        their turns. Return an episode that must not be learned from as failed, with an `error`.
+        Return the trajectories to learn from and to report, for example with a bonus in their
+        turns. To keep an episode from being learned from, return it with ``stop="failed"`` and an
+        `error`. `vagentrl.ranks.gather` collects values from the other ranks, in case the hook
+        needs those.
+
+        Args:
+            agent: The module in training.
+            trajectories: The episodes of this rank that did not fail.
         """
         return trajectories
 
     def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
-        """All episodes of the iteration were collected; add metrics about them to the report."""
+        """All episodes of the iteration were collected. Add metrics about them to `report`."""
 
     def on_evaluation(
         self, agent: AgentModule, trajectories: list[Trajectory], report: dict[str, float]
     ) -> list[Trajectory]:
-        """This rank's episodes of an evaluation on one environment; return those to report.
+        """This rank has played its episodes of an evaluation. Return the trajectories to report.
 
         Args:
             agent: The module in training.
-            trajectories: The episodes.
-            report: Metrics to log beside the usual ones; names are without the prefix ``val/``.
+            trajectories: The episodes, all in one environment.
+            report: Add metrics here to log them, without the prefix ``val/``.
         """
         return trajectories
 
     def on_scores(self, agent: AgentModule, rollout: RolloutBatch, scores: Scores) -> RolloutBatch:
-        """The models have scored the rows of all ranks. Return the batch to learn from, for
-        example with adjusted rewards."""
+        """The models have scored the rows of all ranks.
+
+        Return the batch to learn from, for example with adjusted rewards.
+        """
         return rollout
 
     def policy_loss_term(
         self, agent: AgentModule, batch: TrainBatch, logprobs: Tensor
     ) -> Tensor | None:
-        """A loss per token ``(B, T)`` to add to the policy's, or None.
+        """A loss per token ``(B, T)`` to add to the policy loss, or None.
 
         Args:
             agent: The module in training.
             batch: The micro-batch.
-            logprobs: ``(B, T)`` log-probs under the current policy, with gradient.
+            logprobs: ``(B, T)`` log-probs under the current policy, with gradients.
         """
         return None
 
@@ -90,7 +97,7 @@ class CallbackHooks:
     What a hook returns is checked before the next callback gets it.
 
     Args:
-        agent: The module in training, which every hook gets.
+        agent: The module in training; it is passed to every hook.
     """
 
     def __init__(self, agent: AgentModule) -> None:
@@ -98,7 +105,7 @@ class CallbackHooks:
 
     @property
     def callbacks(self) -> list[AgentCallback]:
-        """The trainer's callbacks that have these hooks."""
+        """The trainer's callbacks that are `AgentCallback`s."""
         return [c for c in self._agent.trainer.callbacks if isinstance(c, AgentCallback)]  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_turn_end(self, turn: Turn, *, training: bool) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints that a full disk cannot spoil."""
+"""Writing checkpoints so that an interrupted write leaves no broken file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vagentrl.errors import VagentError
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes beside the target and moves into place: a checkpoint is whole or not there."""
+    """Writes to a file beside the target, then renames it: no checkpoint is ever half-written."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        if "://" in str(path) or storage_options is not None:  # not a file of ours
+        if "://" in str(path) or storage_options is not None:  # not a local file
             return super().save_checkpoint(checkpoint, path, storage_options)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             partial.replace(target)
         except (OSError, RuntimeError) as error:
             why: BaseException = error
-            while why.__context__ is not None:  # torch buries the cause under errors of its own
+            while why.__context__ is not None:  # torch wraps the cause in errors of its own
                 why = why.__context__
             written = partial.stat().st_size if partial.exists() else 0
             raise VagentError(
@@ -51,11 +51,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 UNREADABLE = (OSError, EOFError, RuntimeError, UnpicklingError)
-"""What torch raises where a file is no checkpoint."""
+"""The errors that torch raises when a file is no checkpoint."""
 
 
 def unreadable(path: str | Path, error: Exception) -> VagentError:
-    """Torch's complaint about a checkpoint as an error of ours."""
+    """Convert torch's error about a checkpoint file to a `VagentError`."""
     why = str(error).strip().splitlines()[0]
     return VagentError(
         f"{path} cannot be read as a checkpoint ({type(error).__name__}: {why}); give one "

@@ -1,4 +1,4 @@
-"""What the module refuses: settings that cannot work, and checkpoints that do not fit."""
+"""Checks of the module's settings, and of checkpoints that it loads and saves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vagentrl.signatures import check_signatures
 
 
 def check_at_least_0(name: str, value: float) -> None:
-    """Refuse a setting of the module that is negative, infinite or not a number."""
+    """Refuse a setting of the module that is negative, infinite or NaN."""
     if not 0 <= value < math.inf:
         raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
 
 
 def check_kind(name: str, value: object, kind: type) -> None:
-    """Refuse a part of another type: the command line checks types, Python does not."""
+    """Refuse a setting of the wrong type; only the command line has checked it before."""
     if isinstance(value, kind):
         check_signatures(value)
         return
@@ -31,7 +31,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Refuse a value that is none of those there are."""
+    """Refuse a value that is not among the choices."""
     if value not in choices:
         raise ConfigError(
             f"{name} is {_short(value)}; choose one of {', '.join(map(repr, choices))}"
@@ -39,28 +39,28 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
 
 
 def _short(value: object) -> str:
-    """A value as it is written; of a long one, only its type."""
+    """The value's repr, or only its type if the repr is long."""
     written = repr(value)
     return written if len(written) < 60 else f"of type {type(value).__name__}"
 
 
 def check_finite(module: nn.Module) -> None:
-    """Refuse to save weights that are spoilt."""
+    """Refuse to save trainable weights that are infinite or NaN."""
     learning = (item for item in module.named_parameters() if item[1].requires_grad)
     bad = [name for name, weight in learning if not weight.isfinite().all()]
     if bad:
         raise VagentError(
-            f"{len(bad)} of the tensors that learn are no longer finite ({bad[0]}, …), so they are "
-            "not saved; resume from the last checkpoint, with lower rates"
+            f"{len(bad)} of the trained tensors are no longer finite ({bad[0]}, …), so they are "
+            "not saved; resume from the last checkpoint, with lower learning rates"
         )
 
 
 def check_resumable(checkpoint: Mapping[str, Any]) -> None:
-    """Refuse to go on from a checkpoint that does not hold the end of an iteration."""
+    """Refuse to resume from a checkpoint that was not saved at the end of an iteration."""
     if "state_dict" in checkpoint and "optimizer_states" not in checkpoint:
         raise VagentError(
-            "the checkpoint holds weights alone (ModelCheckpoint.save_weights_only), which a run "
-            "cannot go on from; evaluate it with `vagentrl validate`"
+            "the checkpoint holds weights alone (ModelCheckpoint.save_weights_only), from which a "
+            "run cannot be resumed; evaluate it with `vagentrl validate`"
         )
     if not checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"]:
         raise VagentError(
@@ -71,17 +71,17 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
 
 
 def check_fits(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Refuse the weights of other models."""
+    """Refuse saved weights whose names or shapes differ from the module's own."""
     if said := differences(saved, own):
         raise VagentError(
-            f"the checkpoint is of other models than the configuration: {said}. Set "
-            "model.policy, critic and lora as in the run that saved it, and an advantage with or "
-            "without a critic as there"
+            f"the checkpoint is of other models than the configuration: {said}. Set model.policy, "
+            "critic and lora as in the run that saved it; model.advantage must need a critic if "
+            "that run's did"
         )
 
 
 def differences(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
-    """How saved weights differ from a model's in their names and shapes; empty where they fit."""
+    """How the names and shapes of saved weights differ from a model's; empty if they agree."""
     both = own.keys() & saved.keys()
     found = {
         "lacks": own.keys() - saved.keys(),
@@ -96,6 +96,6 @@ def differences(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
 
 
 def half_precision(module: nn.Module) -> list[str]:
-    """Names of the types below float32 of weights that learn."""
+    """Names of the trainable weights' types that are narrower than float32."""
     types = {p.dtype for p in module.parameters() if p.requires_grad and p.dtype.itemsize < 4}
     return sorted(str(dtype).removeprefix("torch.") for dtype in types)

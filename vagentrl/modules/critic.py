@@ -16,8 +16,9 @@ class CriticModule(LightningModule):
     """Value of the state before each token.
 
     Args:
-        like: The policy; the value head takes its hidden size, and float32 or wider weights.
-        backbone: A model of its own, without a head; None reads the actor's states.
+        like: The policy. The value head copies its hidden size and its type, but is at least
+            float32.
+        backbone: The critic's own model, without a head; None reads the actor's hidden states.
     """
 
     def __init__(self, like: PreTrainedModel, backbone: PreTrainedModel | None) -> None:
@@ -31,7 +32,8 @@ class CriticModule(LightningModule):
 
         Args:
             rollout: The rows.
-            actor_states: ``(B, T, D)`` states of the actor; read when there is no own backbone.
+            actor_states: ``(B, T, D)`` hidden states of the actor; only read by a critic without a
+                backbone of its own.
         """
         if self.backbone is not None:
             return self.value_head(states_before(self.backbone, rollout))

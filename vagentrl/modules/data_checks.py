@@ -1,4 +1,4 @@
-"""Refuses settings of the datamodule that exclude each other, or the agent's."""
+"""Checks for settings of the datamodule that conflict with each other or with the agent's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_collection(data: Rollouts) -> None:
-    """Refuse settings of the collection that exclude each other."""
+    """Refuse settings of the rollout collection that conflict with each other."""
     if data.staleness:
         _check_staleness(data)
     if not isinstance(data.filter, KeepAll):
@@ -29,7 +29,7 @@ def check_collection(data: Rollouts) -> None:
 
 
 def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
-    """Refuse what several ranks cannot do together.
+    """Refuse settings that do not work with several ranks.
 
     Args:
         data: The datamodule.
@@ -38,9 +38,9 @@ def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
     """
     if not isinstance(strategy, DDPStrategy):
         raise ConfigError(
-            f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; only "
-            "DDP and DeepSpeed are known to learn right with several: set trainer.strategy to "
-            "ddp or deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
+            f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; several "
+            "ranks are supported with DDP and DeepSpeed only: set trainer.strategy to ddp or "
+            "deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
         )
     if data.groups % count:
         raise ConfigError(
@@ -49,36 +49,36 @@ def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
         )
     if data.staleness:
         raise ConfigError(
-            f"data.staleness is {data.staleness} and there are {count} ranks, which talk to "
-            "each other about what they play, and would do so while they learn; set it to 0, "
-            "or trainer.devices and trainer.num_nodes to 1"
+            f"data.staleness is {data.staleness} and there are {count} ranks; playing episodes "
+            "takes collective calls, which would collide with those of the update that runs at "
+            "the same time; set it to 0, or trainer.devices and trainer.num_nodes to 1"
         )
     if isinstance(data.engine, VLLMServerEngine):
         raise ConfigError(
             f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "
-            "start a server or change the weights of one that others sample from; set "
-            "trainer.devices and trainer.num_nodes to 1, or take another engine"
+            "start a server of its own, or change the weights of a server that other ranks sample "
+            "from; set trainer.devices and trainer.num_nodes to 1, or choose another engine"
         )
     if isinstance(data.engine, VLLMEngine) and data.engine.options["tensor_parallel_size"] > 1:
         raise ConfigError(
-            f"data.engine is VLLMEngine and there are {count} ranks, each of which would share "
-            "its weights among the first devices; set tensor_parallel_size to 1, or "
-            "trainer.devices and trainer.num_nodes"
+            f"data.engine is VLLMEngine and there are {count} ranks, each of which would spread "
+            "its engine over the same first devices; set tensor_parallel_size to 1, or "
+            "trainer.devices and trainer.num_nodes to 1"
         )
 
 
 def _check_staleness(data: Rollouts) -> None:
     if data.turns is not None:
         raise ConfigError(
-            f"data.staleness is {data.staleness} and data.turns {data.turns}: environments "
-            "that go on from batch to batch cannot be resumed exactly when the next batch is "
-            "played ahead; leave out one of the two"
+            f"data.staleness is {data.staleness} and data.turns {data.turns}: a checkpoint "
+            "cannot restore environments that persist across batches while the next batch is "
+            "already being played; leave out one of the two"
         )
     if not data.engine.samples_from_copy:
         raise ConfigError(
             f"data.staleness is {data.staleness} and data.engine is "
-            f"{type(data.engine).__name__}, which samples from the very weights that learn; "
-            "set its own_copy, or take vagentrl.engines.ReplicatedEngine or VLLMEngine"
+            f"{type(data.engine).__name__}, which samples from the same weights that are being "
+            "trained; set its own_copy, or choose vagentrl.engines.ReplicatedEngine or VLLMEngine"
         )
 
 
@@ -118,14 +118,14 @@ def _check_bootstrap(estimator: AdvantageEstimator) -> None:
     name = type(estimator).__name__
     if not estimator.needs_critic:
         raise ConfigError(
-            f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no "
-            "critic's value to go on with; set data.at_limit to end, or choose an estimator "
-            "with a critic"
+            f"data.at_limit is 'bootstrap' and model.advantage is {name}, which has no critic "
+            "to take the value after the limit from; set data.at_limit to end, or choose an "
+            "estimator with a critic"
         )
     if isinstance(estimator, CriticEstimator) and estimator.undiscounted:
         log.warning(
             "data.at_limit is 'bootstrap' and model.advantage is %s with %s 1, so the task is "
-            "undiscounted and has no end: success later counts as much as success now, and "
+            "undiscounted and never ends: a later success counts as much as an early one, and "
             "the advantages can shrink to 0; give a discount below 1, or set data.at_limit to "
             "end",
             name,
@@ -144,20 +144,21 @@ def check_replays(data: Rollouts, name: str, replays: bool) -> None:
 
 
 def check_policy_loss(data: Rollouts, loss: PolicyLoss) -> None:
-    """Refuse a loss that ignores stale weights; warn of one that is used more than once a batch."""
+    """Refuse a loss that does not correct for stale weights, and warn when a loss that is right
+    for one update per batch is used for several."""
     if data.staleness and loss.importance is None:
         raise ConfigError(
-            f"data.staleness is {data.staleness}, so the weights that learn are not those that "
-            f"sampled, and model.policy_loss is {type(loss).__name__} without importance "
+            f"data.staleness is {data.staleness}, so the policy that learns is newer than the one "
+            f"that sampled, and model.policy_loss is {type(loss).__name__} without importance "
             "weights; set model.policy_loss.importance to vagentrl.losses.TruncatedImportance"
         )
-    rows = data.groups * data.group_size  # at least
+    rows = data.groups * data.group_size  # at least: an episode may take several rows
     updates = data.passes * max(1, round(rows / data.minibatch_size))
     if updates > 1 and not loss.reusable:
         log.warning(
-            "model.policy_loss is %s, which is right for one update a batch, and data.passes "
-            "%d with data.minibatch_size %d makes about %d: give passes 1 and a minibatch_size "
-            "of %d or more, or a loss with a ratio",
+            "model.policy_loss is %s, which is right for one update per batch only, and "
+            "data.passes %d with data.minibatch_size %d makes about %d: give passes 1 and a "
+            "minibatch_size of %d or more, or a loss with a probability ratio",
             type(loss).__name__,
             data.passes,
             data.minibatch_size,

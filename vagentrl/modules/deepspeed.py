@@ -1,4 +1,5 @@
-"""What DeepSpeed wants of a module whose passes in a step vary, and whose actor may rest."""
+"""Adjustments for DeepSpeed: `AgentModule` varies its gradient accumulation from iteration to
+iteration, and in a critic warm-up its actor takes no step."""
 
 from __future__ import annotations
 
@@ -12,34 +13,36 @@ from vagentrl.modules.rollouts import rollouts_of
 
 
 def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
-    """Set what must be set before DeepSpeed starts.
+    """Adjust the settings of DeepSpeed and its precision plugin before DeepSpeed starts.
 
     Raises:
-        ConfigError: When it is its stage 3.
+        ConfigError: When the strategy is DeepSpeed's stage 3.
     """
     assert strategy.config is not None
     if strategy.zero_stage_3:
         raise ConfigError(
-            "trainer.strategy is DeepSpeed's stage 3, which takes weights apart while they are "
-            "made, and models cannot be loaded like that yet; take deepspeed_stage_2"
+            "trainer.strategy is DeepSpeed's stage 3, which shards weights while a model is built, "
+            "and models cannot be loaded that way yet; set it to deepspeed_stage_2"
         )
-    # for its log; else Lightning would have episodes collected before there is a model
+    # DeepSpeed only logs this size. Without it Lightning would infer the size from the dataloader,
+    # and so have episodes collected before there is a model.
     size = rollouts_of(trainer).micro_batch_size
     strategy.config.setdefault("train_micro_batch_size_per_gpu", size)
-    # Lightning's would round old log-probs to bfloat16
-    trainer.precision_plugin.convert_input = _as_it_is  # pyright: ignore
+    # Lightning would convert the batch's tensors, old log-probs included, to bfloat16.
+    trainer.precision_plugin.convert_input = _unchanged  # pyright: ignore
 
 
 def engine_of(trainer: Trainer) -> Any | None:
-    """DeepSpeed's engine, where it takes the steps."""
+    """DeepSpeed's engine if the strategy is DeepSpeed, else None."""
     strategy = trainer.strategy
     return strategy.deepspeed_engine if isinstance(strategy, DeepSpeedStrategy) else None
 
 
 def rewind(optimizer: Any, name: str) -> None:
-    """Undo that DeepSpeed counted a step of a group which had no gradient.
+    """Reset the step counts of a parameter group to 0.
 
-    A later step would be corrected for the bias of moments that are older than they are.
+    DeepSpeed also counts a step for weights that had no gradient. Adam's bias correction would
+    then be too weak in their first real steps.
     """
     for group in optimizer.param_groups:
         if group["name"] == name:
@@ -47,5 +50,5 @@ def rewind(optimizer: Any, name: str) -> None:
                 optimizer.state[weights]["step"].zero_()
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch

@@ -21,12 +21,13 @@ class AdamW:
         actor_lr: Learning rate of the actor.
         critic_lr: Learning rate of the critic.
         warmup_iterations: Iterations over which the actor's rate rises linearly from 0.
-        final_lr_scale: Share of both rates that is left in the last iteration; they fall linearly
-            from the first.
-        betas: Decay of the two moments.
-        eps: Added to the root of the second moment. 1e-5 calms a tiny model, whose gradients on
-            tokens that are nearly certain would be blown up; that is as large as the gradients of
-            billions of parameters, and would weaken their steps.
+        final_lr_scale: Both rates fall linearly, in the last iteration to this share of their
+            initial values.
+        betas: Decay rates of the two moments.
+        eps: Added to the square root of the second moment. 1e-5 suits a tiny model, where near-zero
+            gradients (of tokens that are almost certain) would otherwise cause steps of full size.
+            In models with billions of parameters ordinary gradients are about that small, so 1e-5
+            would shrink their steps.
         weight_decay: Decoupled weight decay.
     """
 
@@ -53,13 +54,16 @@ class AdamW:
             )
         if not 0 < self.eps < math.inf:
             raise ConfigError(
-                f"model.optimizer.eps is {self.eps}; give a small number above 0 (without it, what "
-                "has no gradient is divided by 0)"
+                f"model.optimizer.eps is {self.eps}; give a small number above 0 (a weight without "
+                "gradient would otherwise be divided by 0)"
             )
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.AdamW:
-        """The optimizer, with a group for what learns in each of the modules, ``actor`` and
-        ``critic``."""
+        """The optimizer, with one parameter group for each module's trainable weights.
+
+        Args:
+            modules: The modules by the name of their group, ``actor`` and ``critic``.
+        """
         rates = {"actor": self.actor_lr, "critic": self.critic_lr}
         groups = [
             {
@@ -73,16 +77,16 @@ class AdamW:
             groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
         )
 
-    def rates(self, iteration: int, resting: int, iterations: int) -> dict[str, float]:
-        """Learning rates in an iteration, by the name of their group.
+    def rates(self, iteration: int, critic_only: int, iterations: int) -> dict[str, float]:
+        """Learning rates in an iteration, by the name of their parameter group.
 
         Args:
             iteration: Number of the iteration, from 0.
-            resting: Iterations at the start in which the actor does not learn.
+            critic_only: Number of iterations at the start in which only the critic learns.
             iterations: Number of iterations in the whole run.
         """
         progress = min(iteration / max(iterations - 1, 1), 1)
         decay = 1 - (1 - self.final_lr_scale) * progress
-        trained = iteration - resting + 1
+        trained = iteration - critic_only + 1
         warmup = min(trained / (self.warmup_iterations + 1), 1) if trained > 0 else 0.0
         return {"actor": self.actor_lr * warmup * decay, "critic": self.critic_lr * decay}

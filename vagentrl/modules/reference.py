@@ -12,7 +12,7 @@ from vagentrl.types import RolloutBatch
 
 
 class ReferenceModule(ActorModule):
-    """A frozen policy; see `ActorModule`. It is registered, so that strategies shard it too."""
+    """A frozen policy with weights of its own. As a submodule it is sharded by strategies too."""
 
     def __init__(self, policy: PreTrainedModel, banned_ids: frozenset[int]) -> None:
         super().__init__(policy, banned_ids)
@@ -24,15 +24,17 @@ class ReferenceModule(ActorModule):
 
 
 class ActorWithoutAdapter(nn.Module):
-    """The reference of an actor that learns by an adapter alone: it costs no memory.
+    """The reference of an actor with LoRA: the same model with its adapter switched off.
+
+    It has no weights of its own.
 
     Args:
-        actor: Its weights stay its own: this module has none.
+        actor: The actor.
     """
 
     def __init__(self, actor: ActorModule) -> None:
         super().__init__()
-        self._actor = (actor,)  # in a tuple, so that it is no child
+        self._actor = (actor,)  # the tuple keeps torch from registering it as a submodule
 
     @torch.no_grad()
     def forward(self, rollout: RolloutBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the agent and its callbacks know of the datamodule that plays their episodes."""
+"""The interface between the agent with its callbacks and the datamodule that plays episodes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ class Rollouts(LightningDataModule):
     """A datamodule whose batches are episodes of the policy in training.
 
     Attributes:
-        environments: Makes the environments, by name; ``train`` is the one to learn on.
+        environments: Factory of each environment, by name; ``train`` is the one to learn on.
         engine: Samples the replies.
-        groups: Initial states in an iteration, of all ranks.
-        group_size: Episodes from each of them.
+        groups: Initial states in an iteration, over all ranks.
+        group_size: Episodes from each initial state.
         turns: Turns to play in each persistent environment; None plays whole episodes.
-        at_limit: Whether a limit ends the task or its episodes are bootstrapped.
-        filter: Which groups are worth a gradient.
+        at_limit: Whether a limit ends the task, or a truncated episode is bootstrapped.
+        filter: Chooses the groups to learn from.
         staleness: 1 plays the next iteration's episodes while the actor learns.
-        minibatch_size: Rows in one optimizer step, of all ranks.
+        minibatch_size: Rows in one optimizer step, over all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank.
         passes: Passes over a collected batch.
-        val_episodes: Held-out episodes of each environment in an evaluation.
-        renderer: From text and images to tokens; there after `setup`.
-        collector: Plays episodes; there after `setup`.
-        report: Metrics of the current iteration's collection; logged when its update starts.
+        val_episodes: Episodes of each environment in an evaluation.
+        renderer: Turns text and images into tokens; available after `setup`.
+        collector: Plays episodes; available after `setup`.
+        report: Metrics of the current iteration's collection; they are logged when its update
+            starts.
         trajectories: The episodes of the current iteration.
         evaluated: The episodes of the last evaluation, by environment.
     """
@@ -65,14 +66,14 @@ class Rollouts(LightningDataModule):
     def evaluate(
         self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"
     ) -> dict[str, float]:
-        """Play held-out episodes; returns their metrics, with names that start with the prefix."""
+        """Play evaluation episodes from these seeds; returns metrics with names ``prefix/...``."""
 
 
 def rollouts_of(trainer: Trainer) -> Rollouts:
-    """The datamodule that plays the episodes of a run.
+    """The trainer's datamodule, which plays the episodes.
 
     Raises:
-        ConfigError: When the trainer has none, or one of another kind.
+        ConfigError: When the trainer has no datamodule, or one of another class.
     """
     data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(data, Rollouts):
@@ -85,6 +86,6 @@ def rollouts_of(trainer: Trainer) -> Rollouts:
 
 
 def attached(data: LightningDataModule) -> Trainer:
-    """The trainer that runs a datamodule; Lightning sets it before `setup`."""
+    """The trainer of a datamodule; Lightning attaches it before it calls `setup`."""
     assert data.trainer is not None
     return data.trainer

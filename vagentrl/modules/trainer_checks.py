@@ -1,4 +1,4 @@
-"""What an iteration needs of Lightning's trainer, whoever made it."""
+"""Checks of the Lightning trainer's settings, whether the command line or a script made it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vagentrl.signatures import check_signatures
 
 
 class Needed(NamedTuple):
-    """What an iteration needs of a trainer's setting.
+    """The value that a trainer setting must have.
 
     Attributes:
-        value: The one value that works.
-        lightnings: Lightning's default, which a trainer has where nobody asked for anything.
+        value: The only value that works.
+        default: Lightning's own default, which is replaced silently.
         why: Why no other value works.
     """
 
     value: int | bool
-    lightnings: int | bool
+    default: int | bool
     why: str
 
 
@@ -39,16 +39,16 @@ NEEDED = {
     "use_distributed_sampler": Needed(
         False, True, "every rank takes its share of each evaluation's episodes by itself"
     ),
-    "barebones": Needed(False, False, "it switches off all logging: nothing of a run is known"),
+    "barebones": Needed(False, False, "it switches off all logging, on which a run depends"),
 }
-"""Settings of a trainer that work with one value only, by name."""
+"""Trainer settings that work with one value only, by name."""
 
 
 def check_asked(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of a trainer that differ from what an iteration needs.
+    """Refuse trainer arguments that differ from what an iteration needs.
 
-    Only where the arguments are known can a value that was asked for be told from Lightning's
-    default; the trainer itself does not remember. `check_trainer` looks at trainers.
+    Unlike `check_trainer`, this also refuses an explicit argument that equals Lightning's default:
+    a finished trainer no longer shows which arguments it was given.
     """
     for name, needed in NEEDED.items():
         if arguments.get(name, needed.value) != needed.value:
@@ -56,20 +56,20 @@ def check_asked(arguments: Mapping[str, Any]) -> None:
 
 
 def check_trainer(trainer: Trainer, stage: str) -> None:
-    """Set what an iteration needs of the trainer, and refuse what would break one.
+    """Set what an iteration needs of the trainer, and refuse settings that would break it.
 
-    One epoch is one iteration, so an epoch has to play its own episodes, and to learn from all of
-    their minibatches before anything else happens. Lightning's defaults become what is needed;
-    whoever made the trainer, it passes here.
+    One epoch is one iteration: it plays its own episodes and learns from all of their minibatches
+    before anything else happens. Settings that still have Lightning's default are changed to the
+    value in `NEEDED`; others that differ from it are refused.
 
     Raises:
-        ConfigError: With the setting's name, its value and what to do.
+        ConfigError: When a setting does not work.
     """
     for name, needed in NEEDED.items():
         holder: Any = trainer
-        if name == "use_distributed_sampler":  # the trainer has no attribute of that name
+        if name == "use_distributed_sampler":  # kept in the connector, not in the trainer
             holder = trainer._accelerator_connector
-        if getattr(holder, name) not in (needed.value, needed.lightnings):
+        if getattr(holder, name) not in (needed.value, needed.default):
             raise _wrong(name, getattr(holder, name), needed)
         setattr(holder, name, needed.value)
     _check_precision(trainer)
@@ -77,7 +77,7 @@ def check_trainer(trainer: Trainer, stage: str) -> None:
         if isinstance(callback, AgentCallback):
             check_signatures(callback)
     if stage == "fit":
-        for name, value, works, advice in _rules_of_fit(trainer):
+        for name, value, works, advice in _fit_rules(trainer):
             if not works:
                 raise ConfigError(f"trainer.{name} is {value}, but {advice}")
         _check_callbacks(trainer)
@@ -90,24 +90,24 @@ def _wrong(name: str, value: object, needed: Needed) -> ConfigError:
 
 
 _Rule = tuple[str, object, bool, str]
-"""A setting's name and value, whether it works, and otherwise why not and what to do."""
+"""A setting's name, its value, whether that value works, and the advice if it does not."""
 
 
 def _check_precision(trainer: Trainer) -> None:
-    """Refuse precisions that convert weights and batches as a whole, without DeepSpeed."""
+    """Refuse precisions that convert whole batches; with DeepSpeed that conversion is off."""
     known = ("32-true", "bf16-mixed", "16-mixed")
     if trainer.precision not in known and not isinstance(trainer.strategy, DeepSpeedStrategy):
         raise ConfigError(
-            f"trainer.precision is {trainer.precision}, which would convert the batches too, "
-            f"log-probs and all; give one of {', '.join(known)}, and the type of the weights as "
+            f"trainer.precision is {trainer.precision}, which would also round the log-probs in "
+            f"the batches; give one of {', '.join(known)}, and set the type of the weights with "
             "model.dtype"
         )
 
 
-def _rules_of_fit(trainer: Any) -> Iterator[_Rule]:
-    """Rules for training; the limits that ``fast_dev_run`` sets are meant."""
+def _fit_rules(trainer: Any) -> Iterator[_Rule]:
+    """Rules for training. The limits that ``fast_dev_run`` sets are allowed."""
     whole = "an iteration learns from all of its minibatches"
-    at_the_end = "an evaluation within an iteration would score a policy that is half updated"
+    at_the_end = "an evaluation within an iteration would score a half-updated policy"
     quick = bool(trainer.fast_dev_run)
     loop = trainer.fit_loop
     limit = trainer.limit_train_batches
@@ -117,32 +117,33 @@ def _rules_of_fit(trainer: Any) -> Iterator[_Rule]:
         "overfit_batches",
         trainer.overfit_batches,
         trainer.overfit_batches == 0,
-        f"{whole}, which are new every time; leave it out, and lower data.groups for a small run",
+        f"{whole}, and its episodes are new every time; leave it out, and lower data.groups for "
+        "a small run",
     )
     yield (
         "limit_train_batches",
         limit,
         quick or (isinstance(limit, float) and limit == 1),
-        f"{whole}; leave it out, and set data.groups, group_size and passes for fewer of them",
+        f"{whole}; leave it out, and lower data.groups, group_size or passes for fewer of them",
     )
     yield (
         "max_steps",
         trainer.max_steps,
         quick or trainer.max_steps == -1,
-        "a run ends with an iteration; leave it out, and set trainer.max_epochs (iterations)",
+        "a run ends after a whole iteration; leave it out, and set trainer.max_epochs (iterations)",
     )
     yield (
         "min_steps",
         trainer.min_steps,
         trainer.min_steps is None,
-        "a run ends with an iteration; leave it out, and set trainer.min_epochs (iterations)",
+        "a run ends after a whole iteration; leave it out, and set trainer.min_epochs (iterations)",
     )
     yield (
         "max_epochs",
         trainer.max_epochs,
         loop.max_epochs is not None and loop.max_epochs >= 1,
-        "a run has a number of iterations, from 1 on, for its schedules and its last evaluation "
-        "(to evaluate alone there is `validate`); give that number",
+        "learning-rate schedules and the last evaluation need the number of iterations; give a "
+        "number of at least 1 (to evaluate without training, use `validate`)",
     )
     yield (
         "val_check_interval",
@@ -154,8 +155,8 @@ def _rules_of_fit(trainer: Any) -> Iterator[_Rule]:
         "check_val_every_n_epoch",
         every,
         every is not None and every >= 1,
-        f"{at_the_end}; give a number of iterations from 1 on (trainer.limit_val_batches: 0 "
-        "evaluates nothing)",
+        f"{at_the_end}; give a number of iterations of at least 1 (to switch evaluation off, set "
+        "trainer.limit_val_batches to 0)",
     )
     yield (
         "accumulate_grad_batches",
@@ -166,14 +167,14 @@ def _rules_of_fit(trainer: Any) -> Iterator[_Rule]:
     )
     yield (
         "gradient_clip_algorithm",
-        "value",  # Lightning's other one is the norm
+        "value",  # the only other algorithm is "norm"
         trainer.gradient_clip_algorithm != "value",
         "gradients are clipped by their norm; leave it out",
     )
 
 
 def _check_callbacks(trainer: Trainer) -> None:
-    """Refuse Lightning's callbacks that would act within an iteration."""
+    """Refuse Lightning callbacks that would act in the middle of an iteration."""
     for callback in trainer.callbacks:  # pyright: ignore
         if isinstance(callback, GradientAccumulationScheduler):
             raise ConfigError(
@@ -191,7 +192,7 @@ def _check_callbacks(trainer: Trainer) -> None:
         ):
             raise ConfigError(
                 "ModelCheckpoint.every_n_train_steps or train_time_interval is set, but a run "
-                "cannot go on from within an iteration; set every_n_epochs"
+                "cannot be resumed from within an iteration; set every_n_epochs"
             )
 
 
@@ -199,10 +200,10 @@ def check_data(trainer: Trainer) -> None:
     """Refuse to run without the datamodule that plays the episodes.
 
     Raises:
-        ConfigError: When the trainer was given a dataloader, or a datamodule of another kind.
+        ConfigError: When the trainer was given a dataloader, or a datamodule of another class.
     """
     data = rollouts_of(trainer)
-    # Lightning reads a dataloader that it was given, whatever datamodule an earlier call has left.
+    # trainer.datamodule may be left over from an earlier call; a dataloader given now wins over it.
     if trainer.fit_loop._data_source.instance is not data:
         raise ConfigError(
             "the trainer was given no datamodule, but an agent learns from episodes that a "

@@ -1,1 +1,1 @@
-"""Playing episodes with the model, and laying them out as batches."""
+"""Plays episodes with the policy and collates them into batches."""

@@ -1,4 +1,4 @@
-"""What a chat template writes around messages, found out by rendering sentinels."""
+"""Finds out what a chat template writes around messages, by rendering sentinel texts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ SYSTEM, USER, REPLY, AGAIN = "(the system)", "(the user)", "(a reply)", "(the us
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """Text around messages.
+    """The text that a chat template writes around messages.
 
     Attributes:
-        before_user: Opens a conversation without a system message.
-        around_system: Before the system's text, and between it and the user's; None where the
-            template knows no system role.
-        before_reply: Between the user's text and a reply.
-        after_reply: Between a reply and the user's next text; the end of turn comes first.
-        image: Stands for an image in the user's text; None for a text-only template.
-        trims_system: Whether white space around the system's text is dropped.
-        trims_user: Whether white space around the user's text is dropped.
+        before_user: The start of a conversation without a system message, up to the user's text.
+        around_system: The text before the system prompt, and the text between the system prompt
+            and the user's first message; None if the template has no system role.
+        before_reply: The text between a user message and the reply.
+        after_reply: The text between a reply and the next user message, starting with the end of
+            turn.
+        image: The text that stands for one image in a user message; None for a text-only template.
+        trims_system: Whether the template strips white space around the system prompt.
+        trims_user: Whether the template strips white space around a user message.
     """
 
     before_user: str
@@ -50,10 +51,10 @@ def conversation(
     """Messages for a chat template.
 
     Args:
-        system: Text of the system; empty for none.
-        texts: What the user says, with a placeholder for each image.
-        replies: What is replied, to all texts but the last.
-        with_images: Write the user's texts as the blocks of a vision-language template.
+        system: The system prompt; empty for none.
+        texts: The user messages, with a placeholder for each image.
+        replies: The reply to each user message but the last.
+        with_images: Write user messages as the content blocks of a vision-language template.
     """
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for number, text in enumerate(texts):
@@ -64,7 +65,7 @@ def conversation(
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    """The template's text, up to where the next reply starts.
+    """The messages as the template writes them, up to where the next reply starts.
 
     Raises:
         ConfigError: When the template cannot render these messages.
@@ -81,8 +82,8 @@ def read_chat_template(tokenizer: PreTrainedTokenizerBase, *, with_images: bool)
     """Find out what the tokenizer's chat template writes around messages.
 
     Raises:
-        ConfigError: When there is no template, or when it writes the history otherwise than it
-            wrote it while it was the present.
+        ConfigError: When there is no template, or when it changes the text of earlier turns once
+            they are history.
     """
     if tokenizer.chat_template is None:
         raise ConfigError(
@@ -93,18 +94,20 @@ def read_chat_template(tokenizer: PreTrainedTokenizerBase, *, with_images: bool)
     before_user, before_reply, after_reply, before_next_reply = _around(tokenizer, "", with_images)
     if before_reply != before_next_reply:
         raise ConfigError(
-            "the chat template writes a reply in the history otherwise than it asked for it:\n"
-            f"  asks after       {before_next_reply!r}\n"
-            f"  remembers after  {before_reply!r}\n"
-            "Tokens can then not simply be added turn by turn. Set a template that leaves the "
-            "history as it was (for thinking models, one that neither adds nor drops thoughts)"
+            "the chat template writes one text before a new reply, and another before the same "
+            "reply once it is history:\n"
+            f"  before a new reply     {before_next_reply!r}\n"
+            f"  before an earlier one  {before_reply!r}\n"
+            "A turn can then not be added without changing earlier tokens. Set a template that "
+            "leaves the history unchanged (for thinking models, one that neither adds nor drops "
+            "thoughts)"
         )
     around_system = None
     try:
         before_system, after_system, *rest = _around(tokenizer, SYSTEM, with_images)
         if rest == [before_reply, after_reply, before_next_reply]:
             around_system = (before_system, after_system)
-    except ConfigError:  # the template refuses the role, or drops its text
+    except ConfigError:  # the template refuses the system role, or drops its text
         pass
 
     padded_system = f" {SYSTEM} " if around_system else ""
@@ -132,7 +135,7 @@ def _around(tokenizer: PreTrainedTokenizerBase, system: str, with_images: bool) 
 
 
 def _cut(rendered: str, sentinels: list[str]) -> list[str]:
-    """The text between sentinels; one piece more than there are sentinels."""
+    """Split the text at the sentinels; n sentinels give n + 1 pieces."""
     pattern = "|".join(re.escape(sentinel) for sentinel in sentinels)
     found = re.findall(pattern, rendered)
     if found != sentinels:

@@ -1,4 +1,4 @@
-"""Trajectories to tensors."""
+"""Collates trajectories into tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Row:
-    """One context under construction; every list has one entry per token."""
+    """One row under construction; every list but `images` has one entry per token."""
 
     trajectory: int
     input_ids: list[int] = field(default_factory=list)
@@ -64,24 +64,25 @@ def collate(
 ) -> RolloutBatch:
     """Lay trajectories out as rows of tokens.
 
-    A turn whose prompt is a whole context begins a row; other turns continue the row of the turn
-    before.
+    A turn whose prompt is a whole context begins a new row; any other turn continues the row of
+    the turn before it.
 
     Args:
         trajectories: Episodes with at least one turn each, none of them failed.
         renderer: Encodes the images.
         temperature: The temperature at which the replies were sampled.
-        at_limit: Whether a truncated trajectory is bootstrapped; a cut one always is.
+        at_limit: ``bootstrap`` gives a truncated trajectory the value of its last state; a
+            trajectory that was ``cut`` always gets that value.
 
     Raises:
         ShapeError: When there is no trajectory, or a failed one.
     """
     if not trajectories:
         raise ShapeError(
-            "there are no trajectories to learn from; let fewer be filtered out, or play more"
+            "there are no trajectories to learn from; use a filter that keeps more, or play more"
         )
     rows, ends = _rows(trajectories, at_limit)
-    # One column more than the longest row: the value after a row's last token has a place to be.
+    # One column more than the longest row holds the value after that row's last token.
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     shows_images = any(row.images for row in rows)
@@ -107,7 +108,7 @@ def collate(
 def _rows(
     trajectories: Sequence[Trajectory], at_limit: AtLimit
 ) -> tuple[list[_Row], list[tuple[int, int] | None]]:
-    """All rows, and for each trajectory the row and column to bootstrap from, if any."""
+    """All rows, and for each trajectory the row and column to bootstrap from, or None."""
     final = ("terminated", "truncated") if at_limit == "end" else ("terminated",)
     states: dict[tuple[int, bytes], int] = {}
     rows: list[_Row] = []
@@ -137,7 +138,7 @@ def _rows(
 
 
 def _fingerprint(observation: Observation) -> bytes:
-    """A digest of what the agent saw; observations with equal text and images share it."""
+    """A digest of an observation's text and images; equal observations have the same digest."""
     digest = hashlib.blake2b(observation.text.encode(), digest_size=16)
     for image in observation.images:
         digest.update(f"{image.mode} {image.size}".encode())

@@ -1,4 +1,4 @@
-"""Play episodes: each is its own coroutine, and nobody waits for the slowest."""
+"""Plays episodes concurrently, each in a coroutine of its own."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Episode:
     Attributes:
         environment: Name of the environment.
         seed: Seed of its initial state.
-        group_id: Episodes of one group share `seed` and nothing else.
-        private_seed: Decides everything that members of a group do not share: the randomness of
-            transitions and of sampling.
-        iteration: Of the training, for environments that change with it.
+        group_id: Number of its group; the episodes of a group share only `seed`.
+        private_seed: Seeds everything that differs within a group: the randomness of transitions
+            and of sampling.
+        iteration: The training iteration, for environments that change over the training.
     """
 
     environment: str
@@ -50,15 +50,15 @@ class Collector:
 
     Args:
         engine: Samples the replies.
-        renderer: Text and images to tokens.
-        pools: Workers of each environment, by its name.
-        context_length: Tokens that the model can read.
-        context: What the model sees of the past.
-        lockstep: Play a turn of every episode before the next turn of any: sample all replies,
-            then step one environment after the other. The episodes are the same, only slower.
+        renderer: Turns text and images into tokens.
+        pools: The pool of workers of each environment, by the environment's name.
+        context_length: Length of the model's context in tokens.
+        context: Which earlier turns the model sees.
+        lockstep: Play all episodes turn by turn: sample all replies of a turn, then step one
+            environment after the other. The episodes are the same, but take longer.
 
     Attributes:
-        asked: System prompt and reply format of the latest episode in each environment.
+        instructions: System prompt and reply format of the latest episode in each environment.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Collector:
         self.context = context
         self.lockstep = lockstep
         self.sessions = itertools.count()
-        self.asked: dict[str, tuple[str, ReplyFormat]] = {}
+        self.instructions: dict[str, tuple[str, ReplyFormat]] = {}
 
     def collect(
         self,
@@ -92,10 +92,10 @@ class Collector:
         no room for a reply. One without room for a later reply is truncated.
 
         Args:
-            episodes: What to play.
+            episodes: The episodes to play.
             sampling: How replies are sampled.
-            on_end: Called with each trajectory as its episode ends.
-            on_turn: Called with each turn as it ends.
+            on_end: Called with each trajectory when its episode ends.
+            on_turn: Called with each turn when it ends.
 
         Raises:
             RolloutError: When every episode failed, on every rank.
@@ -105,7 +105,7 @@ class Collector:
         async def play(episode: Episode) -> list[Trajectory]:
             running = RunningEpisode(self, episode)
             try:
-                async with self.pools[episode.environment].place() as worker:
+                async with self.pools[episode.environment].reserve() as worker:
                     await running.begin(worker)
                     while running.stop is None:
                         on_turn(await running.play(sampling))
@@ -126,20 +126,20 @@ class Collector:
             on_turn(await running.answer())
 
         playing = [RunningEpisode(self, episode) for episode in episodes]
-        workers = [self.pools[episode.environment].hire() for episode in episodes]
+        workers = [self.pools[episode.environment].acquire() for episode in episodes]
         try:
             for running, worker in zip(playing, workers, strict=True):
-                await running.guard(running.begin(worker))
+                await running.fail_on_error(running.begin(worker))
             while alive := [running for running in playing if running.stop is None]:
-                sampled = (running.guard(running.sample(sampling)) for running in alive)
+                sampled = (running.fail_on_error(running.sample(sampling)) for running in alive)
                 await asyncio.gather(*sampled)
                 for running in alive:
                     if running.stop is None:
-                        await running.guard(answer(running))
+                        await running.fail_on_error(answer(running))
         finally:
             for running, worker in zip(playing, workers, strict=True):
-                sound = running.stop in ("terminated", "truncated")
-                self.pools[running.episode.environment].dismiss(worker, sound=sound)
+                healthy = running.stop in ("terminated", "truncated")
+                self.pools[running.episode.environment].release(worker, healthy=healthy)
         trajectories = [running.take() for running in playing]
         for trajectory in trajectories:
             on_end(trajectory)
@@ -154,22 +154,22 @@ class Collector:
         on_turn: OnTurn = lambda turn: None,
         iteration: int = 0,
     ) -> list[Trajectory]:
-        """Play so many turns in every slot, however long its episodes are (Verlog).
+        """Play a fixed number of turns in every slot, however long its episodes are (Verlog).
 
-        An episode that ends gives way to the slot's next. One that is still going on after the
-        last turn is cut there, and goes on in the next call. An episode that fails costs its slot
-        the turn in which it failed.
+        When an episode ends, the slot starts its next one. An episode that has not ended after the
+        last turn is cut there, and continues in the next call. The turn in which an episode fails
+        counts as one of its slot's turns.
 
         Args:
-            slots: Where to play on.
-            turns: Turns in each.
+            slots: The slots to play in.
+            turns: Number of turns in each slot.
             sampling: How replies are sampled.
-            on_end: Called with each trajectory as it ends or is cut.
-            on_turn: Called with each turn as it ends.
-            iteration: Of the training, for the episodes that begin.
+            on_end: Called with each trajectory when it ends or is cut.
+            on_turn: Called with each turn when it ends.
+            iteration: The training iteration, for episodes that start in this call.
 
         Returns:
-            Trajectories, slot after slot, in the order in which they were played.
+            All trajectories of the first slot in the order of play, then those of the next slot.
 
         Raises:
             RolloutError: When every episode failed, on every rank.
@@ -203,17 +203,18 @@ class Collector:
 
 
 class EnvironmentSlot:
-    """A place where one episode follows another, from batch to batch.
+    """A persistent environment: one episode follows another, and may span several batches.
 
     Args:
-        episodes: The slot's episode by its number, from 0.
+        episodes: Returns the slot's n-th episode; counted from 0.
     """
 
     def __init__(self, episodes: Callable[[int], Episode]) -> None:
         self._episodes = episodes
         self._number = 0
-        self._iteration = 0  # in which the episode began
-        self._replies_before: list[tuple[tuple[int, ...], Finish]] = []  # to play again
+        self._iteration = 0  # the iteration in which the episode began
+        # Replies of the episode from before a resume, to be replayed before it continues.
+        self._replies_before: list[tuple[tuple[int, ...], Finish]] = []
         self._running: RunningEpisode | None = None
         self._worker: Worker | None = None
 
@@ -224,7 +225,7 @@ class EnvironmentSlot:
         on_turn: OnTurn = lambda turn: None,
         iteration: int = 0,
     ) -> RunningEpisode:
-        """Play one turn; an episode that is over gives way to the next."""
+        """Play one turn, of the slot's next episode if the current one has ended."""
         if self._running is not None and self._running.stop is not None:
             self._running, self._number = None, self._number + 1
         if self._running is None and not self._replies_before:
@@ -234,7 +235,7 @@ class EnvironmentSlot:
         running = self._running = self._running or RunningEpisode(collector, episode)
         try:
             if self._worker is None:
-                self._worker = pool.hire()
+                self._worker = pool.acquire()
             if not running.begun:
                 await running.begin(self._worker)
                 await running.replay(self._replies_before)
@@ -242,20 +243,20 @@ class EnvironmentSlot:
         except RolloutError as error:
             running.fail(error)
             if self._worker is not None:
-                pool.dismiss(self._worker, sound=False)
+                pool.release(self._worker, healthy=False)
             self._worker = None
         self._replies_before = []
         return running
 
     def close(self, collector: Collector) -> None:
-        """Release the environment; the next turn would replay the episode in another one."""
+        """Release the environment. A later turn would replay the episode in another one."""
         if self._worker is not None:
-            collector.pools[self._episodes(self._number).environment].dismiss(self._worker)
+            collector.pools[self._episodes(self._number).environment].release(self._worker)
         self._worker = None
         self.load_state_dict(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """What another process needs to continue: the episode's number and its replies so far."""
+        """What a resumed run needs to continue: the episode's number and its replies so far."""
         replies = self._replies_before if self._running is None else self._running.replies
         over = self._running is not None and self._running.stop is not None
         return {
@@ -265,7 +266,7 @@ class EnvironmentSlot:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from there: the next turn first replays the episode from its seeds."""
+        """Continue from this state: the next turn first replays the episode from its seeds."""
         self._number, self._iteration = state["number"], state["iteration"]
         self._replies_before = [(tuple(ids), finish) for ids, finish in state["replies"]]
         self._running = None
@@ -275,13 +276,13 @@ class RunningEpisode:
     """An episode in progress.
 
     Args:
-        collector: Brings engine, renderer and environments.
-        episode: What to play.
+        collector: Provides the engine, the renderer and the environments.
+        episode: The episode to play.
 
     Attributes:
-        stop: How it ended; None while it goes on.
+        stop: How the episode ended; None while it is still running.
         begun: Whether the environment was reset.
-        replies: The tokens of every reply, and how it ended.
+        replies: The tokens of each reply, and whether it ended by itself or at the token limit.
     """
 
     def __init__(self, collector: Collector, episode: Episode) -> None:
@@ -299,21 +300,21 @@ class RunningEpisode:
         self._error: str | None = None
 
     async def begin(self, worker: Worker) -> None:
-        """Reset the environment, and render its observation for the first reply."""
+        """Reset the environment, and render its first observation as a prompt."""
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
         system_prompt, self._format, observation = await self._pool.run(
             worker, reset, episode.seed, self._transition_seed, episode.iteration
         )
-        collector.asked[episode.environment] = (system_prompt, self._format)
+        collector.instructions[episode.environment] = (system_prompt, self._format)
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
         self._ask(observation)
 
-    async def guard(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Await `doing`; if it raises a rollout error, the episode fails."""
+    async def fail_on_error(self, stage: Coroutine[Any, Any, None]) -> None:
+        """Await `stage`; if it raises a rollout error, mark the episode as failed."""
         try:
-            await doing
+            await stage
         except RolloutError as error:
             self.fail(error)
 
@@ -336,9 +337,9 @@ class RunningEpisode:
             raise PromptTooLong(
                 f"the first prompt of environment {self.episode.environment!r} has "
                 f"{len(conversation.ids)} tokens and a reply may have {sampling.max_tokens}, but "
-                f"the model reads {self._collector.context_length}. Shorten the system prompt, "
-                "make the images smaller, lower sampling.max_tokens, or take a model with a "
-                "longer context"
+                f"the context is {self._collector.context_length} tokens long. Shorten the system "
+                "prompt, make the images smaller, lower sampling.max_tokens, or use a model with "
+                "a longer context"
             )
         self._room = room
         self._generation = await engine(
@@ -352,14 +353,14 @@ class RunningEpisode:
         )
 
     async def answer(self) -> Turn:
-        """Step the environment with the reply that was sampled."""
+        """Step the environment with the sampled reply; truncate if the next one has no room."""
         await self.reply(self._generation)
         if self.stop is None and len(self._conversation.ids) > self._room:
             self.stop = "truncated"
         return self._turns[-1]
 
     async def reply(self, generation: Generation) -> None:
-        """Step the environment with a reply, and render its observation for the next one."""
+        """Step the environment with a reply, and render the new observation as a prompt."""
         assert self._observation is not None
         assert self._prompt is not None
         reply_ids, finish = generation.reply_ids, generation.finish
@@ -388,20 +389,21 @@ class RunningEpisode:
             self.stop = "truncated"
 
     async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
-        """Step the environment with replies of an earlier run, back to where they had led."""
+        """Step the environment with the replies of an earlier run, to restore its state."""
         replays, _ = await self._pool.run(self._worker, traits)
         if replies and not replays:
             raise EnvError(
-                f"environment {self.episode.environment!r} cannot play an episode again, so this "
-                "one cannot go on after a break; its seeds must decide all that it shows"
+                f"environment {self.episode.environment!r} cannot replay an episode, so this one "
+                "cannot continue after a resume; everything it shows must follow from its seeds"
             )
-        for reply_ids, finish in replies:  # these turns are not learned from again
+        for reply_ids, finish in replies:  # earlier batches have learned from these turns
             zeros = (0.0,) * len(reply_ids)
             await self.reply(Generation(reply_ids, zeros, finish, policy_version=-1))
             if self.stop is not None:
                 raise EnvError(
-                    f"environment {self.episode.environment!r} ended ({self.stop}) where it went "
-                    "on when it was played first; its seeds must decide all that it does"
+                    f"environment {self.episode.environment!r} ended an episode on replay "
+                    f"({self.stop}) that had continued at the same turn before; everything it "
+                    "does must follow from its seeds and the replies"
                 )
         if replies:
             self.take()
@@ -411,11 +413,11 @@ class RunningEpisode:
         self._prompt = self._conversation.ask(observation)
 
     def fail(self, error: RolloutError) -> None:
-        """A bad rollout is data, not a crash."""
+        """Mark the episode as failed: a failed episode is recorded and does not end the run."""
         self.stop, self._error = "failed", f"{type(error).__name__}: {error}"
 
     def take(self) -> Trajectory:
-        """The turns since the last `take`, as a trajectory; ``cut`` when the episode goes on."""
+        """The turns since the last `take` as a trajectory; ``cut`` if the episode is not over."""
         self._collector.engine.release(self._session)
         stop: Stop = self.stop or "cut"
         shown = stop != "failed"
@@ -437,7 +439,7 @@ class RunningEpisode:
         self._earlier_reward += trajectory.total_reward
         self._turns = []
         if self.stop is None:
-            self._prompt = self._conversation.whole()  # the next turn begins a row
+            self._prompt = self._conversation.whole()  # the next turn begins a new row
         return trajectory
 
 
@@ -455,6 +457,6 @@ def read_reply(
 
 
 def _split(private_seed: int) -> tuple[int, int]:
-    """Two independent 62-bit seeds out of one; the same in every process."""
+    """Derive two independent 62-bit seeds from one; every process derives the same."""
     words = np.random.SeedSequence(private_seed).generate_state(2, np.uint64) >> 2
     return int(words[0]), int(words[1])

@@ -1,4 +1,4 @@
-"""One episode's context, as its turns go by."""
+"""Builds the context of an episode turn by turn."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 
 
 class _Exchange(NamedTuple):
-    """A turn as later ones see it."""
+    """An observation and the reply to it, as later turns see them."""
 
     observation: Observation
     reply_ids: tuple[int, ...]
 
 
 class Conversation:
-    """Writes prompts for an episode; remembers no more turns than later ones will see.
+    """Writes the prompts of an episode. It stores only the turns that later prompts will show.
 
     Args:
-        renderer: Text and images to tokens.
-        context: What is seen of the past.
+        renderer: Turns text and images into tokens.
+        context: Which earlier turns a prompt shows.
         system: The system prompt.
 
     Attributes:
         ids: Tokens of the context before the next reply.
-        images: Its images.
-        turns: Replies so far.
+        images: Images of that context.
+        turns: Number of replies so far.
     """
 
     def __init__(self, renderer: Renderer, context: Context, system: str) -> None:
@@ -45,9 +45,9 @@ class Conversation:
         self.images: list[Image] = []
         self.turns = 0
         self._past: deque[_Exchange] = deque(maxlen=context.memory)
-        self._start = 0  # the first turn in `ids`
-        self._reply_ids: tuple[int, ...] = ()  # of the last reply
-        self._continues = False  # whether `ids` is what the next prompt follows
+        self._start = 0  # index of the first turn in `ids`
+        self._reply_ids: tuple[int, ...] = ()  # tokens of the last reply
+        self._continues = False  # whether the next prompt may simply be appended to `ids`
 
     def ask(self, observation: Observation) -> Prompt:
         """Put an observation before the next reply."""
@@ -63,7 +63,7 @@ class Conversation:
         return prompt
 
     def reply(self, reply_ids: tuple[int, ...]) -> None:
-        """Add the tokens of the agent's reply, as they were sampled."""
+        """Append the sampled tokens of the agent's reply."""
         self.ids += reply_ids
         self._reply_ids = reply_ids
         self.turns += 1
@@ -72,15 +72,16 @@ class Conversation:
         self._continues = remembered == reply_ids
 
     def whole(self) -> Prompt:
-        """The present context as one prompt, to start a row with."""
+        """The current context as one prompt, to start a new row with."""
         return Prompt(tuple(self.ids), tuple(self.images), whole=True)
 
     def _next(self, reply_ids: tuple[int, ...], observation: Observation) -> tuple[int, ...]:
-        """What follows a reply, its end of turn included unless the reply brought it."""
+        """Tokens from the end of a reply to the next one, with the end of turn if it is missing."""
         ended = reply_ids[-1:] == (self.renderer.end_of_turn,)
         return self.renderer.next(observation, ended=ended)
 
     def _whole(self, start: int, observation: Observation) -> Prompt:
+        """A prompt with the system prompt, the turns from `start` on, and the observation."""
         past = list(self._past)[len(self._past) - (self.turns - start) :]
         seen = [*(exchange.observation for exchange in past), observation]
         ids = self.renderer.first(self.system, seen[0])
@@ -89,7 +90,7 @@ class Conversation:
         return Prompt(ids, tuple(image for each in seen for image in each.images), whole=True)
 
     def _remembered(self, reply_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """How later turns see a reply."""
+        """The tokens of a reply as later turns see them: without thoughts if they are stripped."""
         if self.context.thoughts == "keep":
             return reply_ids
         text = self.renderer.decode(reply_ids)

@@ -1,4 +1,4 @@
-"""Which seeds an evaluation plays."""
+"""Chooses the seeds of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vagentrl.rollout.workers import WorkerPool, initial_state
 log = logging.getLogger(__name__)
 
 SEEDS_PER_EPISODE = 4
-"""Seeds that are looked at for each episode before states are played again."""
+"""How many seeds are tried per episode in search of different states, before states repeat."""
 
 
 def held_out_seeds(pool: WorkerPool, split: Split, episodes: int) -> tuple[int, ...]:
-    """The first seeds of a split whose initial states differ, one for each episode.
+    """The first seeds of a split with different initial states, one for each episode.
 
-    Where there are fewer such seeds, they are played again in the same order: a seed occurs twice
-    exactly where a state does. An environment that does not tell its state gets the first seeds.
-    All ranks must ask together.
+    If there are fewer different states than episodes, the seeds repeat in the same order. If the
+    environment does not report its initial state, these are simply the first seeds of the split.
+    All ranks must call this together.
     """
     first = [seed_of(split, 0)]
     if _initial_states(pool, first) == [None]:
@@ -50,13 +50,13 @@ def held_out_seeds(pool: WorkerPool, split: Split, episodes: int) -> tuple[int, 
 
 
 def _initial_states(pool: WorkerPool, seeds: Sequence[int]) -> list[Hashable | None]:
-    """The state of each seed; None where it is unknown. Ranks share the work."""
+    """The initial state of each seed, None where it is unknown. The ranks share the work."""
 
     async def ask(seed: int) -> Hashable | None:
         try:
-            async with pool.place() as worker:
+            async with pool.reserve() as worker:
                 return await pool.run(worker, initial_state, seed)
-        except EnvError:  # the episode will fail too, and be counted as failed
+        except EnvError:  # the episode of this seed will fail too, and is then counted as failed
             return None
 
     async def ask_all() -> list[Hashable | None]:

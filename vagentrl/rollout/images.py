@@ -1,4 +1,4 @@
-"""Images: fetched from wherever they are, turned into what a Qwen-VL model reads, once each."""
+"""Fetches images and encodes each distinct image once, as patches for a Qwen-VL model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class QwenVLProcessor(Protocol):
-    """What is asked of a Hugging Face image processor."""
+    """The part of a Hugging Face image processor's interface that is used here."""
 
     patch_size: Any
     merge_size: Any
@@ -38,11 +38,11 @@ class QwenVLProcessor(Protocol):
 
 
 class ImageEncoder:
-    """Images as patches, remembered by content: environments show the same picture often.
+    """Encodes images as patches, with a cache: environments often show the same picture.
 
     Args:
         processor: A Hugging Face image processor of the Qwen-VL family.
-        cache_mb: Memory for patches; the least recently used images are forgotten first.
+        cache_mb: Size of the cache in MiB; the least recently used image is dropped first.
     """
 
     def __init__(self, processor: QwenVLProcessor, cache_mb: float = 256) -> None:
@@ -58,7 +58,7 @@ class ImageEncoder:
 
     @property
     def factor(self) -> int:
-        """Side in pixels of the square that becomes one token."""
+        """Side length in pixels of the square that becomes one token."""
         return self.processor.patch_size * self.processor.merge_size
 
     def token_count(self, image: Image) -> int:
@@ -68,11 +68,11 @@ class ImageEncoder:
         return patches // self.processor.merge_size**2
 
     def encode(self, images: Sequence[Image]) -> VisionInputs:
-        """All images in one row."""
+        """Encode images that all belong to one row."""
         return self.encode_rows([images])
 
     def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
-        """Each distinct image stored once, however many rows show it.
+        """Encode the images of several rows; each distinct image is stored once.
 
         Raises:
             ShapeError: When no row shows an image: a batch without images has no vision inputs.
@@ -96,7 +96,7 @@ class ImageEncoder:
         return VisionInputs(torch.cat(patches), torch.cat(grids), tuple(indices))
 
     def fetch(self, source: str | Image) -> Image:
-        """`fetch_image` at the size that this processor would resize to anyway."""
+        """Fetch an image and resize it as this processor would."""
         size = self.processor.size
         return fetch_image(
             source,
@@ -106,13 +106,13 @@ class ImageEncoder:
         )
 
     def check_room(self, image_tokens: int, vision: VisionInputs) -> None:
-        """A prompt must hold as many image tokens as its images take.
+        """Check that a prompt has as many image tokens as its images take.
 
         Raises:
-            ShapeError: With both numbers.
+            ShapeError: When the two numbers differ.
         """
-        rooms = (vision.image_grid_thw.prod(-1) // self.processor.merge_size**2).tolist()
-        wanted = sum(rooms[image] for row in vision.rows for image in row)
+        sizes = (vision.image_grid_thw.prod(-1) // self.processor.merge_size**2).tolist()
+        wanted = sum(sizes[image] for row in vision.rows for image in row)
         if image_tokens != wanted:
             raise ShapeError(
                 f"the prompt holds {image_tokens} image tokens but its images take {wanted}; "
@@ -136,19 +136,19 @@ class ImageEncoder:
 def fetch_image(
     source: str | Image, *, factor: int = 28, min_pixels: int = 3136, max_pixels: int = 1003520
 ) -> Image:
-    """An image by path, URL, ``file://`` or base64 data URI, as RGB, resized as Qwen-VL does.
+    """Load an image, convert it to RGB and resize it as Qwen-VL does.
 
-    An image given as such goes through the same steps. Transparency is put on white.
+    Transparent pixels are blended with white.
 
     Args:
-        source: Where the image is, or the image.
-        factor: Both sides become multiples of it: patch size times merge size.
-        min_pixels: Smaller images are enlarged.
-        max_pixels: Larger images are reduced.
+        source: A path, a URL, a ``file://`` or base64 data URI, or an image.
+        factor: Both sides become multiples of this number: patch size times merge size.
+        min_pixels: An image with fewer pixels is enlarged.
+        max_pixels: An image with more pixels is reduced.
     """
     return _qwen_vl_utils().fetch_image(
         {"image": source, "min_pixels": min_pixels, "max_pixels": max_pixels},
-        image_patch_size=factor / 2,  # it multiplies by two, the merge size it takes for granted
+        image_patch_size=factor / 2,  # qwen_vl_utils multiplies it by a fixed merge size of 2
     )
 
 
@@ -165,15 +165,15 @@ def _qwen_vl_utils() -> ModuleType:
 
 @contextmanager
 def _torchvision_or_stand_in() -> Iterator[None]:
-    """An empty torchvision where the real one cannot be imported, gone again afterwards.
+    """Inside this context an empty torchvision replaces one that cannot be imported.
 
-    qwen_vl_utils imports torchvision at its top but uses it for videos only, and CPU builds of
-    torch have none that loads. Nothing else sees the stand-in: transformers in particular goes
-    on choosing its image processors as if it had never been there.
+    qwen_vl_utils imports torchvision at module level but uses it for videos only, and with CPU
+    builds of torch it may be missing or fail to load. The stand-in is removed at the end, so that
+    transformers, which chooses its image processors by whether torchvision exists, never sees it.
     """
     try:
         importlib.import_module("torchvision")
-    except (ImportError, RuntimeError):  # absent, or its operators do not load
+    except (ImportError, RuntimeError):  # not installed, or its operators do not load
         pass
     else:
         yield

@@ -1,4 +1,4 @@
-"""What one iteration is: who learns, from which batch of episodes, and from which part of it."""
+"""The schedule of iterations: whether the actor learns, and from which episodes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Iteration:
-    """One round of collecting and learning; an epoch of the trainer.
+    """One round of collecting episodes and learning from them; one epoch of the trainer.
 
     Attributes:
-        number: Iterations completed before it.
-        actor_learns: Whether the actor's weights change; in a critic warm-up only the critic's do.
-        batch: Number of the batch of episodes that it learns from. The rounds of a warm-up share
-            batch 0; any other iteration has a batch of its own.
-        batches: The size of that batch, in multiples of the usual one.
-        part: Share of the rows that it learns from.
+        number: Number of iterations completed before this one.
+        actor_learns: Whether the actor's weights change. In a critic warm-up only the critic's do.
+        batch: Number of the batch of episodes to learn from. All rounds of a warm-up use batch 0;
+            any other iteration has a batch of its own.
+        batches: Size of that batch, in multiples of the usual batch size.
+        part: Share of the batch's rows to learn from.
     """
 
     number: int
@@ -31,8 +31,8 @@ class Warmup:
 
     Attributes:
         rounds: The number of these iterations.
-        batches: Batches of episodes that are collected once, for all rounds together.
-        part: Share of the rows that a round learns from.
+        batches: Number of batches of episodes; they are collected once, for all rounds.
+        part: Share of the rows that each round learns from.
     """
 
     rounds: int = 0
@@ -40,7 +40,7 @@ class Warmup:
     part: float = 1.0
 
     def iteration(self, number: int) -> Iteration:
-        """What the iteration of this number is, with the warm-up before the others."""
+        """The iteration with this number, counted from the start of the run."""
         if number < self.rounds:
             return Iteration(number, False, 0, self.batches, self.part)
         return Iteration(number, batch=number)

@@ -1,4 +1,4 @@
-"""Shuffled minibatches of a collected batch, as micro-batches."""
+"""Splits a collected batch into shuffled minibatches and micro-batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 class MinibatchLoader:
-    """Several shuffled passes over a batch.
+    """Iterates over the micro-batches of a batch, in several shuffled passes.
 
-    Every minibatch has the same number of micro-batches, `accumulate`, so that the optimizer can
-    step after that many. The rows of a minibatch are sorted by length before they are split into
+    Every minibatch has the same number of micro-batches, `accumulate`, after which the optimizer
+    takes a step. The rows of a minibatch are sorted by length before they are split into
     micro-batches, which keeps padding small.
 
     Args:
@@ -24,14 +24,14 @@ class MinibatchLoader:
         scores: Scores of the rows.
         credit: Advantages and returns of the rows.
         aggregation: Gives each token its weight in the loss of its minibatch.
-        minibatch_size: Approximate number of rows in one optimizer step: minibatches are of equal
-            size.
-        micro_batch_size: Most rows in one forward and backward pass.
+        minibatch_size: Approximate number of rows in one optimizer step; the actual number makes
+            all minibatches equally large, to within one row.
+        micro_batch_size: Maximum number of rows in one forward and backward pass.
         passes: How often each row is used (RAGEN's online-k).
-        seed: Decides the order of the rows, and which of them `part` keeps.
+        seed: Seeds the order of the rows, and the random choice of `part`.
         part: Share of the rows to learn from, drawn at random.
-        ranks: Number of ranks. Each takes its share of every minibatch's micro-batches, and the
-            gradient is the sum over ranks.
+        ranks: Number of ranks. Each rank takes its share of every minibatch's micro-batches, and
+            the gradient is the sum over ranks.
         rank: The number of this rank.
     """
 
@@ -55,7 +55,7 @@ class MinibatchLoader:
         self.lengths = trajectory_lengths(rollout.action_mask, rollout.trajectory_ids)
         self.passes = passes
         self.seed = seed
-        # Rows without a sampled token only hold the observation that is bootstrapped from.
+        # A row without a sampled token only holds a final observation to bootstrap from.
         learns = rollout.action_mask.any(-1).nonzero().flatten().cpu()
         generator = torch.Generator().manual_seed(seed + 1)
         order = torch.randperm(len(learns), generator=generator)
@@ -88,15 +88,15 @@ class MinibatchLoader:
         for part in parts[self.rank :: self.ranks]:
             if len(part):
                 yield minibatch.select(part)
-            else:  # fewer rows than micro-batches: serve the shortest row with weight 0
+            else:  # fewer rows than micro-batches: fill up with the shortest row, at weight 0
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 
 
 class NoMinibatches:
-    """Serves one batch, None: an iteration that takes no step because no group was kept.
+    """Yields one batch that is None, for an iteration without groups to learn from.
 
-    Lightning would end the run at a loader of length 0, and skips a batch that is None.
+    Lightning would end the run at a loader of length 0, but it skips a batch that is None.
     """
 
     accumulate = 1

@@ -1,7 +1,7 @@
-"""What a checkpoint says of its policy, so that it can be used without its run's configuration.
+"""The description of a policy in its checkpoint, for use without the run's configuration.
 
-A record is stored as plain values: a checkpoint has to load with ``weights_only=True``, and an
-exported folder holds the record as JSON.
+It is stored as plain values: a checkpoint has to load with ``weights_only=True``, and an exported
+folder holds the description as JSON.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Part:
-    """A class and the arguments that make one of it.
+    """A class and the arguments to construct an object of it.
 
     Attributes:
         class_path: Import path of the class.
-        init_args: Its arguments; None where they cannot be told from the object.
+        init_args: Its arguments; None if the object does not reveal them.
     """
 
     class_path: str
@@ -41,13 +41,13 @@ class Part:
         return cls(f"{kind.__module__}.{kind.__qualname__}", kept if complete else None)
 
     def build(self, base: type[T]) -> T | None:
-        """The object again; None where its arguments are not known, or its class not imported.
+        """Construct the object; None if its arguments are unknown or its class is not imported.
 
         Args:
-            base: What its class derives from.
+            base: The base class that its class must derive from.
         """
         module, _, name = self.class_path.rpartition(".")
-        # A checkpoint may come from anywhere, so nothing is imported on its word.
+        # A checkpoint may come from an untrusted source, so a module it names is not imported.
         kind = vars(sys.modules[module]).get(name) if module in sys.modules else None
         if self.init_args is None or not (isinstance(kind, type) and issubclass(kind, base)):
             return None
@@ -56,18 +56,18 @@ class Part:
 
 @dataclass(frozen=True)
 class PolicyRecord:
-    """How a policy is built, and how it is asked for replies.
+    """How a policy is built, prompted and sampled from.
 
     Attributes:
-        policy: What it started from, as `AgentModule` was given it.
-        dtype: Type of its weights.
-        lora: Its adapter, or None.
-        iteration: Iterations that it has learned for.
-        context: What it sees of the past.
-        context_length: Tokens that it may read.
-        sampling: How its replies were sampled in evaluations.
-        system_prompt: That of the environment that it was trained on.
-        reply_format: That of the same environment.
+        policy: The checkpoint that training started from, as given to `AgentModule`.
+        dtype: Type of the weights.
+        lora: Settings of the LoRA adapter, or None.
+        iteration: Number of training iterations.
+        context: Which earlier turns the policy sees.
+        context_length: Length of the context in tokens.
+        sampling: How replies were sampled in evaluations.
+        system_prompt: The system prompt of the training environment.
+        reply_format: The reply format of the training environment.
     """
 
     policy: str
@@ -81,7 +81,7 @@ class PolicyRecord:
     reply_format: Part | None
 
     def as_plain(self) -> dict[str, Any]:
-        """The record as dictionaries of numbers and texts."""
+        """The record as nested dictionaries of plain values."""
         return asdict(self)
 
     @classmethod

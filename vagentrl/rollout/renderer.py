@@ -1,7 +1,7 @@
-"""Conversations as tokens: what was sampled stays as it is, the rest follows the chat template.
+"""Turns observations into tokens as the chat template writes them, without re-tokenizing replies.
 
-The template is read once, at start-up. From then on every turn only adds tokens at the end; those
-before are never looked at again.
+The template is read once, at start-up. After that every turn only appends tokens to the context;
+earlier tokens never change.
 """
 
 from __future__ import annotations
@@ -33,23 +33,25 @@ IMAGE_PLUMBING = re.compile(r"image|vision|video", re.IGNORECASE)
 
 
 class Renderer:
-    """Turns as tokens, written as the tokenizer's chat template writes them.
+    """Writes the tokens of prompts as the tokenizer's chat template would.
 
-    What the system or an observation says never becomes a special token, whatever it spells.
+    Text of a system prompt or an observation never becomes a special token, even if it contains
+    the name of one.
 
     Args:
         tokenizer: A fast Hugging Face tokenizer with a chat template.
         images: Encodes images; None for a text-only model.
-        image_token: What stands in the prompt for one piece of an image.
-        vocabulary_size: Rows of the model's embedding; those without a token are banned too.
-        end_ids: More tokens at which the model ends a reply, such as its generation config names.
+        image_token: The token that stands in the prompt for one visual token of an image.
+        vocabulary_size: Number of rows of the model's embedding. Ids beyond the tokenizer's
+            vocabulary are banned.
+        end_ids: Additional tokens that end a reply, such as those in the generation config.
 
     Attributes:
         end_of_turn: The token with which the chat template ends a reply.
         stop_ids: Tokens at which sampling stops: the template's end of turn, the tokenizer's end of
             sequence, and `end_ids`.
-        banned_ids: Tokens that announce or stand for images and videos, and ids that are no
-            token; never to be sampled.
+        banned_ids: Ids that are never sampled: the special tokens of images and videos, and ids
+            without a token.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Renderer:
 
     @classmethod
     def from_pretrained(cls, model: str | Path) -> Renderer:
-        """Tokenizer and, where the model reads images, image processor of a checkpoint."""
+        """A renderer with a checkpoint's tokenizer, and its image processor if it reads images."""
         from transformers import AutoImageProcessor, AutoTokenizer
 
         config = load_config(str(model))
@@ -114,10 +116,10 @@ class Renderer:
         return cls(tokenizer, images, image_token, size, ends)
 
     def first(self, system: str, observation: Observation) -> tuple[int, ...]:
-        """Tokens of everything up to where the first reply starts.
+        """Tokens from the start of the conversation to where the first reply starts.
 
-        Without a system text the template decides what stands in its place. Where the template
-        knows no system role, the text opens the user's message.
+        With an empty system prompt the template may write a default one. If the template has no
+        system role, the system prompt becomes the start of the user message.
         """
         content = self._content(observation)
         if not system:
@@ -132,55 +134,55 @@ class Renderer:
         return self._encode([*opening, *content, *self._before_reply])
 
     def next(self, observation: Observation, *, ended: bool = True) -> tuple[int, ...]:
-        """Tokens between a reply and the next.
+        """Tokens between a reply and the next one.
 
         Args:
             observation: What the agent sees next.
-            ended: Whether the reply brought the template's end of turn. If the reply was cut off,
-                or ended with another stop token, the end of turn is written here.
+            ended: Whether the reply ends with the template's end of turn. If not, because it was
+                cut off or ended with another stop token, these tokens start with an end of turn.
         """
         end, *others = self._after_reply
         opening = others if ended else [end, *others]
         return self._encode([*opening, *self._content(observation), *self._before_reply])
 
     def decode(self, reply_ids: Sequence[int]) -> str:
-        """Text of a reply without the token that stopped it; other special tokens stay visible."""
+        """Text of a reply without its stop token; other special tokens are kept in the text."""
         ended = bool(reply_ids) and reply_ids[-1] in self.stop_ids
         ids = list(reply_ids[:-1] if ended else reply_ids)
         return self._backend.decode(ids, skip_special_tokens=False)
 
     def token_names(self, ids: list[int]) -> list[str]:
-        """The tokenizer's names of tokens, for a person to read."""
+        """The tokens in readable form, as the tokenizer spells them."""
         return list(map(str, self.tokenizer.convert_ids_to_tokens(ids)))
 
     def vocabulary(self, context_length: int) -> Vocabulary:
-        """What an engine must know of the tokens."""
-        # not a method of the whole renderer, which could not be sent to another process
+        """The token ids and the image encoder that an engine needs."""
+        # An engine may pickle this for another process, and the renderer itself cannot be pickled.
         encode = _refuse_images if self.images is None else self.images.encode
         return Vocabulary(self.stop_ids, self.banned_ids, context_length, encode)
 
     def encode_images(self, images: Sequence[Image]) -> VisionInputs:
-        """Images of one context, in one row."""
+        """Encode the images of one context, as one row."""
         return self._encoder().encode(images)
 
     def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
-        """Images of several contexts, each distinct one stored once."""
+        """Encode the images of several contexts; each distinct image is stored once."""
         return self._encoder().encode_rows(rows)
 
     def check_images(self, ids: Sequence[int], vision: VisionInputs) -> None:
-        """The tokens of all rows must leave exactly the room that their images take.
+        """Check that the rows have as many image tokens as their images take.
 
         Raises:
-            ShapeError: With both numbers.
+            ShapeError: When the two numbers differ.
         """
         assert self.image_token_id is not None, "a text-only renderer has no images to check"
         self._encoder().check_room(list(ids).count(self.image_token_id), vision)
 
     def self_test(self) -> None:
-        """Compare with the chat template on a small conversation.
+        """Compare this renderer with the chat template on a small conversation.
 
         Raises:
-            ConfigError: With the first tokens that differ.
+            ConfigError: When they differ; the message shows the first difference.
         """
         from PIL import Image
 
@@ -198,15 +200,15 @@ class Renderer:
     def compare(
         self, system: str, observations: Sequence[Observation], replies: Sequence[str]
     ) -> None:
-        """The tokens added turn by turn must be the template's for the whole conversation.
+        """Check that the tokens added turn by turn equal the template's for the conversation.
 
         Args:
-            system: Text of the system.
-            observations: What the agent sees, first to last.
-            replies: What it replies, to all observations but the last.
+            system: The system prompt.
+            observations: The observations, first to last.
+            replies: The reply to each observation but the last.
 
         Raises:
-            ConfigError: With the first tokens that differ.
+            ConfigError: When they differ; the message shows the first difference.
         """
         wanted = self._by_template(system, observations, replies)
         for ended in (True, False):
@@ -224,7 +226,7 @@ class Renderer:
                     f"  template  {self.tokenizer.convert_ids_to_tokens(wanted[near])}\n"
                     f"  renderer  {self.tokenizer.convert_ids_to_tokens(found[near])}\n"
                     "The tokenizer or its template treats text next to a special token in a way "
-                    "that vagentrl does not know"
+                    "that vagentrl does not support; use another model, or another chat template"
                 )
 
     def _by_template(
@@ -246,7 +248,7 @@ class Renderer:
     # ------------------------------------------------------------------------ from text to tokens
 
     def _encode(self, pieces: Iterable[int | str]) -> tuple[int, ...]:
-        """Ids stay; neighbouring texts are joined first, since a token may span them."""
+        """Encode texts and keep ids. Adjacent texts are joined first: a token may span both."""
         ids: list[int] = []
         for kind, run in groupby(pieces, key=type):
             if kind is str:
@@ -259,7 +261,7 @@ class Renderer:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def _pieces(self, affix: str) -> Pieces:
-        """The special tokens of a template's text, and the text between them."""
+        """Split a text of the template into special tokens (ids) and the text between them."""
         if not self._control:
             return [affix]
         longest_first = sorted(self._control, key=len, reverse=True)
@@ -269,26 +271,27 @@ class Renderer:
         ]
 
     def _content(self, observation: Observation, opening: str = "") -> Pieces:
-        """What the user says: text, and for each image the tokens that stand for it."""
+        """A user message: text, with the tokens that stand for each image."""
         texts = observation.text.split(IMAGE_PLACEHOLDER)
         texts[0] = opening + texts[0]
-        texts[-1] = _with_hint(texts[-1], observation)  # after the split: a hint shows no image
+        # The hint is added after the split: a placeholder inside a hint stands for no image.
+        texts[-1] = _with_hint(texts[-1], observation)
         if self._template.trims_user:
             texts[0] = texts[0].lstrip()
             texts[-1] = texts[-1].rstrip()
         pieces: Pieces = [texts[0]]
         for image, text in zip(observation.images, texts[1:], strict=True):
-            room = self._room(image)
+            count = self._image_tokens(image)
             for piece in self._image:
-                pieces += [piece] * (room if piece == self.image_token_id else 1)
+                pieces += [piece] * (count if piece == self.image_token_id else 1)
             pieces.append(text)
         return pieces
 
-    def _room(self, image: Image) -> int:
-        """Tokens that stand for an image.
+    def _image_tokens(self, image: Image) -> int:
+        """The number of tokens that an image takes.
 
         Raises:
-            EnvError: When it has a shape that the model cannot be shown.
+            EnvError: When the image processor refuses the image's size.
         """
         encoder = self._encoder()
         try:
@@ -306,7 +309,7 @@ class Renderer:
 
 def _refuse_images(images: Sequence[Image] = ()) -> NoReturn:
     raise ConfigError(
-        "an observation shows an image but the model reads text only; take a model that reads "
+        "an observation shows an image but the model reads text only; use a model that reads "
         "images, or let the environment render text"
     )
 
@@ -316,7 +319,7 @@ def _with_hint(text: str, observation: Observation) -> str:
 
 
 def _backend_without(tokenizer: PreTrainedTokenizerFast, control: set[int]) -> Tokenizer:
-    """A copy of the tokenizer that reads the names of these tokens as the text they are."""
+    """A copy of the tokenizer that encodes the names of these tokens as ordinary text."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in state["added_tokens"]:
         token["special"] = token["id"] in control

@@ -1,4 +1,4 @@
-"""Numbers about played episodes."""
+"""Metrics of played episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def success_interval(successes: float, episodes: float) -> tuple[float, float]:
     """95 % confidence interval of a success rate, from independent episodes.
 
     Wilson (1927), "Probable inference, the law of succession, and statistical inference": unlike
-    the normal approximation it stays inside [0, 1] and is sound at 0 and 1.
+    the normal approximation the interval stays inside [0, 1] and does not collapse at rates of 0
+    and 1.
     """
     if episodes == 0:
         return 0.0, 1.0
@@ -23,34 +24,34 @@ def success_interval(successes: float, episodes: float) -> tuple[float, float]:
     centre = (rate + z2 / (2 * episodes)) / (1 + z2 / episodes)
     half = Z_95 * math.sqrt(rate * (1 - rate) / episodes + z2 / (4 * episodes**2))
     half /= 1 + z2 / episodes
-    # at the edges the interval ends exactly there; keep rounding from passing it
+    # At rates 0 and 1 the interval ends exactly at 0 or 1; rounding must not move it beyond.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == episodes else min(1.0, centre + half)
     return low, high
 
 
 def effective_episodes(outcomes: Sequence[Sequence[bool]]) -> float:
-    """How many independent episodes would tell as much about the success rate.
+    """The effective sample size: how many independent episodes would tell as much.
 
-    Episodes from the same initial state tend to end alike, and an interval that counts each of them
-    would be too narrow. The variance of the mean over episodes is estimated from the totals of the
-    states (clustered standard errors); the variance of one episode divided by it is the effective
-    sample size, as Korn and Graubard (1998), "Confidence intervals for proportions with small
-    expected number of positive counts estimated from survey data", put it into an interval.
+    Episodes from the same initial state tend to end alike, so an interval that counts each of them
+    as independent would be too narrow. The variance of the mean is estimated with standard errors
+    clustered by state; the variance of a single episode divided by it is the effective sample size.
+    Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
+    positive counts estimated from survey data", use it in an interval in this way.
 
     Args:
         outcomes: For each initial state, whether its episodes succeeded.
 
     Returns:
-        At most the number of episodes: exactly that where no state repeats, or where there is only
-        one. Where all episodes end alike, about the number of states.
+        At most the number of episodes, and exactly that number if no state repeats or there is only
+        one state. If all episodes end alike, about the number of states.
     """
     sizes = [len(ends) for ends in outcomes]
     episodes = sum(sizes)
     if len(outcomes) == 1:
         return episodes
     rate = sum(map(sum, outcomes)) / episodes
-    if rate in (0.0, 1.0):  # no variance to estimate from
+    if rate in (0.0, 1.0):  # the variance cannot be estimated
         return episodes**2 / sum(size**2 for size in sizes)
     variance = sum((sum(ends) - rate * len(ends)) ** 2 for ends in outcomes) / episodes**2
     of_one = rate * (1 - rate)
@@ -58,14 +59,15 @@ def effective_episodes(outcomes: Sequence[Sequence[bool]]) -> float:
 
 
 def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
-    """Means over episodes, and over turns for the environment's own metrics.
+    """Metrics of episodes: means over episodes, and over turns for the environment's own metrics.
 
-    Scores of claims are reported under the kind of the claim: ``observation_score`` is the mean
-    over claims that were judged, ``observation_right`` the share of those that were all right.
+    Scores of claims are reported by the kind of claim: ``observation_score`` is the mean over
+    judged claims, ``observation_right`` the share of judged claims with a score of 1.
 
-    Failed episodes count only in ``episodes`` and in ``failed``, their share of them. Of an episode
-    that goes on in a later batch, only the turns count; when it ends, it counts as a whole. The
-    interval of the success rate takes episodes of one seed for dependent.
+    A failed episode counts only in ``episodes`` and in ``failed``, the share of failed episodes. An
+    episode that continues in a later batch contributes only to means over turns; means over
+    episodes count it as a whole in the batch in which it ends. The confidence interval of the
+    success rate treats episodes with the same seed as dependent.
 
     Args:
         trajectories: The episodes.
@@ -107,9 +109,9 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
 
 
 def staleness_report(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:
-    """How many versions older than `policy_version` the weights were that sampled the turns.
+    """By how many versions the weights that sampled the turns lag behind `policy_version`.
 
-    ``rollout/staleness`` is the mean over turns, ``rollout/staleness_max`` the greatest.
+    ``rollout/staleness`` is the mean over turns, ``rollout/staleness_max`` the maximum.
     """
     ages = [policy_version - turn.policy_version for t in trajectories for turn in t.turns]
     return {

@@ -1,4 +1,4 @@
-"""Where episodes come from: which are played for an iteration, with which weights, and when."""
+"""Decides which episodes are played for an iteration or an evaluation, when, with which weights."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRAIN = "train"
-"""Name of the environment that is trained on; others are named in `val_envs`."""
+"""Name of the training environment; `val_envs` names the others."""
 
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """What is played for an iteration.
+    """Which episodes are played for each iteration.
 
     Attributes:
         groups: Initial states (P), over all ranks.
-        group_size: Episodes from each of them (N).
+        group_size: Episodes from each initial state (N).
         turns: Turns to play in each of ``groups * group_size`` persistent environments; None plays
             whole episodes.
-        filter: Which groups are worth a gradient.
+        filter: Chooses the groups to learn from.
         sampling: How replies are sampled.
         staleness: 1 plays the next iteration's episodes while the actor learns.
-        seed: Decides every episode, together with the iteration.
+        seed: Determines all episodes, together with the iteration.
     """
 
     groups: int
@@ -63,7 +63,7 @@ class Collection:
 
     Attributes:
         trajectories: All episodes that were played, failed ones included.
-        kept: Those that the filter chose to learn from.
+        kept: The episodes that the filter chose to learn from.
         report: Metrics of the collection, to be logged.
     """
 
@@ -73,7 +73,7 @@ class Collection:
 
 
 class RolloutHooks(Protocol):
-    """What is told of the episodes while they are played, and may change them afterwards.
+    """Callbacks that see the episodes while they are played, and may change them afterwards.
 
     `vagentrl.modules.callback.AgentCallback` documents each hook.
     """
@@ -92,11 +92,11 @@ class RolloutHooks(Protocol):
 
 
 class EpisodeSource:
-    """Plays the episodes of iterations and evaluations, when needed or an iteration ahead.
+    """Plays the episodes of iterations, possibly one iteration ahead, and of evaluations.
 
     Args:
         collector: Plays episodes.
-        plan: What is played for an iteration.
+        plan: Which episodes are played for each iteration.
     """
 
     def __init__(self, collector: Collector, plan: CollectionPlan) -> None:
@@ -121,9 +121,9 @@ class EpisodeSource:
         Args:
             iteration: The iteration that learns from them.
             policy: The actor's Hugging Face model; the engine samples from its current weights.
-            hooks: What is told of the episodes.
-            upcoming: The iteration after it, or None after the last one. Where the plan allows
-                stale episodes, the source begins to play this one's in the background.
+            hooks: Callbacks that see the episodes.
+            upcoming: The following iteration, or None after the last one. If the plan allows stale
+                episodes, its episodes begin to be played in the background.
         """
         if self._ahead is None:
             sync = self._sync(policy, iteration.number)
@@ -142,7 +142,7 @@ class EpisodeSource:
         return collection
 
     def collect(self, iteration: Iteration, hooks: RolloutHooks) -> Collection:
-        """Play an iteration's episodes, and more of them while the filter keeps too few."""
+        """Play an iteration's episodes, and play more rounds while the filter keeps too few."""
         plan, engine = self.plan, self._engine
         tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
         wanted = iteration.batches * plan.groups
@@ -176,7 +176,7 @@ class EpisodeSource:
     def _play_round(
         self, iteration: Iteration, first: int, groups: int, hooks: RolloutHooks
     ) -> tuple[list[Trajectory], list[Trajectory]]:
-        """Play some groups, on all ranks; returns the sound episodes and the failed ones."""
+        """Play some groups on all ranks; returns the episodes to learn from, and failed ones."""
         if self.plan.turns is None:
             episodes = self._training_episodes(iteration.batch, first, groups)
             play = partial(self.collector.collect, episodes)
@@ -200,17 +200,18 @@ class EpisodeSource:
         *,
         version: int,
     ) -> tuple[list[Trajectory], dict[str, float]]:
-        """Play episodes that are reported and not learned from.
+        """Play evaluation episodes, which are reported and not learned from.
+
+        If a seed occurs several times, its episodes start from the same state but differ in the
+        randomness of transitions and of sampling.
 
         Args:
             environment: Name of the environment.
-            seeds: One episode is played for each of these seeds, divided among the ranks.
+            seeds: The seed of each episode. The ranks share the episodes.
             sampling: How replies are sampled.
             policy: The actor's Hugging Face model.
-            hooks: What is told of the episodes.
-            version: Number of completed iterations, the version of the policy's weights.
-
-        A seed that occurs again differs in the randomness of transitions and of sampling.
+            hooks: Callbacks that see the episodes.
+            version: Version of the policy's weights: the number of completed iterations.
 
         Returns:
             The trajectories of all ranks, and the metrics that the hooks added.
@@ -236,12 +237,12 @@ class EpisodeSource:
             wait([self._ahead])
 
     def forget(self) -> None:
-        """Drop episodes that were played ahead for a run that did not go on."""
+        """Drop episodes that were played ahead for an earlier run."""
         self.wait()
         self._ahead = None
 
     def close(self) -> None:
-        """Wait for the background, and give the persistent environments back."""
+        """Wait for episodes in the background, and release the persistent environments."""
         self.wait()
         for slot in self.slots:
             slot.close(self.collector)
@@ -303,11 +304,11 @@ class EpisodeSource:
 
 
 def _of_all_ranks(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """All ranks' trajectories, in the order in which one process would have played them."""
+    """All ranks' trajectories, in the order in which a single process would return them."""
     return sorted(ranks.gather(trajectories), key=lambda trajectory: trajectory.group_id)
 
 
 def mix(*numbers: int) -> int:
-    """A 62-bit seed out of several numbers; the same in every process."""
+    """Derive a 62-bit seed from several numbers; every process derives the same."""
     words: Any = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
     return int(words[0] >> 2)

@@ -1,7 +1,7 @@
-"""Environments at work beside the event loop, in threads or in processes of their own.
+"""Workers that run environments outside the event loop, in threads or processes of their own.
 
-A worker holds one environment and plays one episode at a time. An environment that raises or hangs
-is thrown away with its worker; the next episode gets a fresh one.
+A worker holds one environment and plays one episode at a time. If the environment raises an error
+or hangs, it is discarded with its worker, and the next episode gets a new one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
 
 
 def initial_state(environment: Environment, seed: int) -> Hashable | None:
-    """The state that a seed starts from at the beginning of training; None where it is unknown."""
+    """The initial state of a seed, as in the first iteration of training; None if unknown."""
     environment.at_iteration(0)
     return environment.initial_state(seed)
 
@@ -77,7 +77,7 @@ def class_name(environment: Environment) -> str:
 
 
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
-    """Play one reply; returns the environment's answer, and the reply's claims beside the truth."""
+    """Step with a reply; returns the result, and the reply's claims with the true states."""
     observed, predicted = _claimed(reply)
     before = _state(environment) if observed is not None else None
     result = environment.step(reply)
@@ -136,13 +136,14 @@ def _claimed(reply: Reply) -> tuple[str | None, str | None]:
 
 
 class ThreadWorker:
-    """Something that is called in a daemon thread of its own.
+    """Owns an object, usually an environment, and calls functions with it in a thread of its own.
 
-    A daemon, so that an environment that hangs cannot keep the program from ending.
+    The thread is a daemon, so that an environment that hangs cannot keep the program from ending.
 
     Args:
-        factory: Makes the thing, in the thread; it is the first argument of every call.
-        closes: Whether to close the thing at the end; one that others use stays open.
+        factory: Makes the object, in the thread. It is passed as the first argument of every call.
+        closes: Whether to close the object at the end. An object that others still use must not be
+            closed.
     """
 
     def __init__(self, factory: Callable[[], Any], closes: bool = True) -> None:
@@ -160,7 +161,7 @@ class ThreadWorker:
                 if subject is None:
                     subject = factory()
                 answer = function(subject, *arguments)
-            except BaseException as error:  # the boundary: not even SystemExit ends the trainer
+            except BaseException as error:  # an environment's SystemExit must not end the trainer
                 future.set_exception(_as_env_error(error))
             else:
                 future.set_result(answer)
@@ -168,20 +169,20 @@ class ThreadWorker:
             subject.close()
 
     def submit(self, function: Callable, *arguments: Any) -> Future:
-        """The answer of the call, or an `EnvError` whatever it raises."""
+        """Call a function in the thread. The future raises an `EnvError` for any exception."""
         future: Future = Future()
         self._tasks.put((future, function, arguments))
         return future
 
     def close(self) -> None:
-        """Stop after the current call, if that ever ends."""
+        """Stop the thread after the current call. A call that hangs is not interrupted."""
         self._tasks.put(None)
 
 
 class ProcessWorker:
-    """An environment in a spawned process, which can be killed when it hangs.
+    """Runs an environment in a spawned process, which can be killed when it hangs.
 
-    The factory and all that is sent must be picklable.
+    The factory, and the functions and arguments of calls, must be picklable.
     """
 
     def __init__(self, factory: EnvironmentFactory) -> None:
@@ -210,7 +211,7 @@ class ProcessWorker:
         return answer
 
     def close(self) -> None:
-        """The process closes its environment and ends; one that is at work is killed."""
+        """End the process after it has closed its environment; kill it if a call is running."""
         if self._answer is not None and not self._answer.done():
             self._process.kill()
         self._caller.close()
@@ -218,21 +219,21 @@ class ProcessWorker:
 
 def _serve(theirs: Connection, factory: EnvironmentFactory) -> None:
     environment = None
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the trainer is done with us
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the trainer closed the pipe
         while True:
             function, arguments = theirs.recv()
             try:
                 if environment is None:
                     environment = factory()
                 theirs.send((function(environment, *arguments), None))
-            except Exception as error:  # the boundary: raised again on the other side
+            except Exception as error:  # ProcessWorker raises it again in the trainer's process
                 theirs.send((None, _as_env_error(error)))
     if environment is not None:
         environment.close()
 
 
 def _as_env_error(error: BaseException) -> EnvError:
-    """The same error, as one that says where it arose and that can cross processes."""
+    """Wrap an error in a picklable `EnvError` that names the file and line where it arose."""
     if isinstance(error, EnvError):
         return error
     wrapped = EnvError(_where(error))
@@ -252,18 +253,18 @@ Worker = ThreadWorker | ProcessWorker
 
 
 class WorkerPool:
-    """Workers for one environment.
+    """The workers of one environment, which are reused from episode to episode.
 
     Args:
         factory: Makes an environment.
-        name: What the environment is called in errors.
+        name: Name of the environment in errors.
         kind: Threads for environments in pure Python, processes for those with OpenGL, physics or
             signals.
-        size: Episodes that may be played at once.
+        size: Maximum number of episodes at the same time.
         timeout_s: Seconds that one reset or step may take; the first reset includes starting the
             worker and making the environment.
-        closes: Whether to close environments at the end; False for one that the factory was given,
-            in a thread.
+        closes: Whether workers close their environment at the end. False, with threads only, for a
+            factory that returns an existing environment.
     """
 
     def __init__(
@@ -293,49 +294,49 @@ class WorkerPool:
         self.open()
 
     def open(self) -> None:
-        """Call at the start of every event loop that episodes run in."""
-        self._places = asyncio.Semaphore(self._size)
+        """Prepare for a new event loop. Call this at the start of each one that runs episodes."""
+        self._episodes = asyncio.Semaphore(self._size)
 
     @contextlib.asynccontextmanager
-    async def place(self) -> AsyncIterator[Worker]:
-        """A worker for one episode, as soon as one of the places is free."""
-        async with self._places:
-            worker = self.hire()
-            sound = False
+    async def reserve(self) -> AsyncIterator[Worker]:
+        """A worker for one episode; waits while `size` episodes are running."""
+        async with self._episodes:
+            worker = self.acquire()
+            healthy = False
             try:
                 yield worker
-                sound = True
+                healthy = True
             finally:
-                self.dismiss(worker, sound=sound)
+                self.release(worker, healthy=healthy)
 
-    def hire(self) -> Worker:
-        """A worker to keep for as long as one likes, whatever the number of places."""
+    def acquire(self) -> Worker:
+        """Take a worker until `release`. It does not count towards `size`."""
         return self._idle.pop() if self._idle else self._make()
 
-    def dismiss(self, worker: Worker, *, sound: bool = True) -> None:
-        """Give a worker back; one whose environment failed is thrown away."""
-        if sound:
+    def release(self, worker: Worker, *, healthy: bool = True) -> None:
+        """Return a worker to the pool, or close it if its environment failed."""
+        if healthy:
             self._idle.append(worker)
         else:
             worker.close()
 
     def ask(self, function: Callable) -> Any:
-        """What a function says of an environment, before any episode is played.
+        """Call a function with an environment, outside of any episode.
 
         Raises:
             EnvError: When the environment raises or takes longer than `timeout_s`.
         """
-        worker = self.hire()
+        worker = self.acquire()
         try:
             answer = worker.submit(function).result(self.timeout_s)
         except TimeoutError as error:
             worker.close()
             raise self._too_slow(function) from error
-        self.dismiss(worker)
+        self.release(worker)
         return answer
 
     async def run(self, worker: Worker, function: Callable, *arguments: Any) -> Any:
-        """What a function says of the worker's environment.
+        """Call a function with the worker's environment, without blocking the event loop.
 
         Raises:
             EnvError: When the environment raises or takes longer than `timeout_s`.
@@ -363,14 +364,15 @@ class WorkerPool:
 
 
 def check_factory(factory: object, name: str) -> None:
-    """Refuse what makes no environments.
+    """Refuse a factory that does not make environments.
 
     Args:
         factory: A class, or a function without arguments.
-        name: What it is called in the error.
+        name: The setting's name in the error.
 
     Raises:
-        ConfigError: With what to give in its place.
+        ConfigError: When it is an environment already, not callable, or not a complete subclass of
+            `Environment`.
     """
     advice = "give a class that derives from vagentrl.Environment, or a function that makes one"
     if isinstance(factory, Environment):
@@ -393,7 +395,7 @@ def check_factory(factory: object, name: str) -> None:
 
 
 def make(factory: EnvironmentFactory, name: str) -> Environment:
-    """An environment, made in this thread.
+    """Make an environment in the current thread.
 
     Raises:
         ConfigError: When the factory raises or makes none.
@@ -431,5 +433,5 @@ def _check_picklable(factory: EnvironmentFactory, name: str) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"environment {name!r} cannot be sent to a process of its own ({error}); make it from "
-            "a class or function at the top of a module, or take thread workers"
+            "a class or function at the top of a module, or set data.workers to thread"
         ) from error

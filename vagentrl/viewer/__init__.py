@@ -1,1 +1,1 @@
-"""Episodes to look at."""
+"""Pictures of episodes, for people to look at."""

@@ -1,4 +1,4 @@
-"""Episodes as pictures: frames with what was said about them, or a moving one."""
+"""Draws episodes as pictures: frames with captions, or an animated GIF."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vagentrl.errors import ShapeError
 
 MARGIN = 8
 MOST_LINES = 24
-"""Lines of a text; of a longer one the middle is left out."""
+"""Maximum number of lines of a text; the middle of a longer text is left out."""
 FONT_SIZE = 12
 LINE_HEIGHT = 16
 INK, BORDER, FRAME_BORDER = "#202020", "#c8c8c8", "#606060"
@@ -22,12 +22,12 @@ INK, BORDER, FRAME_BORDER = "#202020", "#c8c8c8", "#606060"
 
 @dataclass(frozen=True)
 class Panel:
-    """A moment of an episode.
+    """One step of an episode.
 
     Attributes:
-        frame: What there was to see.
-        heading: Written over the frame.
-        caption: Written under the frame.
+        frame: The picture.
+        heading: Text above the frame.
+        caption: Text below the frame.
     """
 
     frame: Image.Image
@@ -36,9 +36,9 @@ class Panel:
 
 
 def episode_picture(title: str, panels: Sequence[Panel], per_row: int = 6) -> Image.Image:
-    """The panels in rows of equal columns, each in a border, under a title."""
+    """Draw the panels in a grid, each with a border, under a title."""
     if not panels:
-        raise ShapeError("no panels make no picture; give at least one")
+        raise ShapeError("there are no panels to draw; give at least one")
     width = max(panel.frame.width for panel in panels) + 2 * MARGIN
     rows = [
         _row(panels[start : start + per_row], width) for start in range(0, len(panels), per_row)
@@ -47,7 +47,7 @@ def episode_picture(title: str, panels: Sequence[Panel], per_row: int = 6) -> Im
 
 
 def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
-    """Pictures below each other, on white."""
+    """Stack pictures vertically on a white background."""
     size = max(p.width for p in pictures), sum(p.height for p in pictures)
     whole, top = Image.new("RGB", size, "white"), 0
     for picture in pictures:
@@ -57,14 +57,14 @@ def stacked(pictures: Sequence[Image.Image]) -> Image.Image:
 
 
 def text_frame(text: str, least_width: int, most_width: int) -> Image.Image:
-    """A text as a picture, in a font whose columns line up; long lines are wrapped."""
+    """Draw a text in a fixed-width font; long lines are wrapped."""
     longest = max((len(line) for line in text.expandtabs(4).splitlines()), default=0)
     width = round(longest * _font().getlength("M")) + 2 * MARGIN
     return _text(text, min(max(width, least_width), most_width))
 
 
 def save_gif(frames: Sequence[Image.Image], path: str | Path, ms_per_frame: int = 500) -> None:
-    """The frames one after the other, for ever; the last one stays three times as long."""
+    """Write the frames as an endlessly looping GIF; the last frame is shown three times as long."""
     if not frames:
         raise ShapeError(f"no frames to write to {path}; give at least one")
     durations = [ms_per_frame] * (len(frames) - 1) + [3 * ms_per_frame]
@@ -72,7 +72,7 @@ def save_gif(frames: Sequence[Image.Image], path: str | Path, ms_per_frame: int 
 
 
 def _row(panels: Sequence[Panel], width: int) -> Image.Image:
-    """Panels side by side; headings, frames and captions line up."""
+    """Draw panels side by side, with headings, frames and captions aligned."""
     headings = [_text(panel.heading, width, bold=True) for panel in panels]
     captions = [_text(panel.caption, width) for panel in panels]
     frame_top = max(heading.height for heading in headings)
@@ -93,7 +93,7 @@ def _row(panels: Sequence[Panel], width: int) -> Image.Image:
 
 
 def _text(text: str, width: int, *, bold: bool = False) -> Image.Image:
-    """Lines of text with a margin around them."""
+    """Draw lines of text with a margin around them."""
     font = _font(bold)
     columns = max(1, int((width - 2 * MARGIN) / font.getlength("M")))
     written = text.expandtabs(4).splitlines()
@@ -106,7 +106,7 @@ def _text(text: str, width: int, *, bold: bool = False) -> Image.Image:
 
 
 def _wrapped(line: str, columns: int) -> list[str]:
-    """Parts of a line; one that fits stays as it is, white space included."""
+    """Wrap a line; a line that fits keeps all its white space."""
     return [line] if len(line) <= columns else wrap(line, columns)
 
 
@@ -120,7 +120,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 @cache
 def _font(bold: bool = False) -> ImageFont.FreeTypeFont:
-    from matplotlib import get_data_path  # it brings the one font with fixed columns
+    from matplotlib import get_data_path  # matplotlib ships a fixed-width font
 
     name = "DejaVuSansMono-Bold.ttf" if bold else "DejaVuSansMono.ttf"
     return ImageFont.truetype(Path(get_data_path(), "fonts", "ttf", name), FONT_SIZE)
