@@ -3,44 +3,49 @@
     python scripts/study_horizon.py
 
 Trains `configs/sokoban_vlm.yaml` with three seeds under either `data.at_limit`, into
-`runs/horizon/`; finished runs are not repeated. Prints a Markdown table (held-out success, mean and
-standard deviation over seeds). Each run uses one thread.
+`runs/horizon/`; runs that have ended are not run again. Prints a Markdown table (held-out success,
+mean and standard deviation over seeds, and the value loss of the last iteration). One thread per
+run.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from pathlib import Path
 
 from compare_runs import load, mean_and_spread
 from study import ROOT, Run, train
 from study_algorithms import callbacks
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 CONFIG = "configs/sokoban_vlm.yaml"
 ARMS = ("end", "bootstrap")
 
 
-def table(runs: dict[str, list[dict]]) -> str:
-    lines = [
-        "| `at_limit` | before | half-way | each seed | after | each seed | minutes |",
-        "|---|---|---|---|---|---|---|",
+def value_loss(run: Path) -> float:
+    """The value loss of the last iteration."""
+    events = EventAccumulator(str(run))
+    events.Reload()
+    return events.Scalars("train/value_loss")[-1].value
+
+
+def row(folder: Path) -> str:
+    """One arm's line of the table, from the folder that holds its seeds."""
+    runs = load(str(folder / "seed_*"))
+    curves = [[each["val/success_rate"] for each in run["evaluations"]] for run in runs]
+    halfway = [curve[len(curve) // 2] for curve in curves]
+    after = [curve[-1] for curve in curves]
+    losses = [value_loss(path.parent) for path in sorted(folder.glob("seed_*/summary.json"))]
+    cells = [
+        f"`{folder.name}`",
+        mean_and_spread([curve[0] for curve in curves]),
+        mean_and_spread(halfway),
+        ", ".join(f"{value:.3f}" for value in halfway),
+        mean_and_spread(after),
+        ", ".join(f"{value:.3f}" for value in after),
+        mean_and_spread(losses),
     ]
-    for arm, seeds in runs.items():
-        curves = [[each["val/success_rate"] for each in run["evaluations"]] for run in seeds]
-        halfway = [curve[len(curve) // 2] for curve in curves]
-        after = [curve[-1] for curve in curves]
-        cells = [
-            f"`{arm}`",
-            mean_and_spread([curve[0] for curve in curves]),
-            mean_and_spread(halfway),
-            ", ".join(f"{value:.3f}" for value in halfway),
-            mean_and_spread(after),
-            ", ".join(f"{value:.3f}" for value in after),
-            f"{statistics.mean(run['seconds']['total'] for run in seeds) / 60:.0f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -66,7 +71,10 @@ def main() -> None:
         for arm in ARMS
     ]
     train(wanted, arguments.jobs)
-    print(table({arm: load(str(arguments.folder / arm / "seed_*")) for arm in ARMS}))
+    print("| `at_limit` | before | half-way | each seed | after | each seed | value loss |")
+    print("|---|---|---|---|---|---|---|")
+    for arm in ARMS:
+        print(row(arguments.folder / arm))
 
 
 if __name__ == "__main__":
