@@ -51,6 +51,7 @@ def no_environment() -> str:
     return "sokoban"
 
 
+SIZE: dict[str, Any] = {"size": 3}
 AT_CONSTRUCTION: dict[str, tuple[Mistake, str]] = {
     "an environment in place of its class": (
         lambda: notebook.data(env=toy.Countdown(turn_limit=2)),
@@ -126,7 +127,7 @@ IN_SETUP: dict[str, tuple[Mistake, str]] = {
         "there is no model folder 'tiny-chess'",
     ),
     "a setting that the environment does not have": (
-        lambda: validate(notebook.agent(), notebook.data(env=partial(toy.Countdown, size=3))),
+        lambda: validate(notebook.agent(), notebook.data(env=partial(toy.Countdown, **SIZE))),
         "environment 'train' cannot be made: .*unexpected keyword argument 'size'",
     ),
     "a function that makes no environment": (

@@ -24,7 +24,6 @@ from vagentrl.losses import PolicyLoss
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.checks import check_choice, check_kind
-from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
@@ -134,7 +133,6 @@ class RolloutDataModule(LightningDataModule):
         self._warmup: tuple[RolloutBatch, Scores] | None = None
 
     def setup(self, stage: str) -> None:
-        check_trainer(self.trainer, stage)  # pyright: ignore
         self._check_agent()
         self._loader = self._warmup = None  # of an earlier run, perhaps of another module
         self.source.forget()

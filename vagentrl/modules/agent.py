@@ -140,8 +140,7 @@ class AgentModule(LightningModule):
     def setup(self, stage: str) -> None:
         check_data(self.trainer)
         check_trainer(self.trainer, stage)
-        epochs = self.trainer.fit_loop.epoch_progress.current.processed
-        self.first_iteration = self.iteration - epochs
+        self.first_iteration = self.iteration - self.trainer.current_epoch
         if isinstance(self.trainer.strategy, DeepSpeedStrategy):
             deepspeed.prepare(self.trainer, self.trainer.strategy)
 

@@ -98,12 +98,12 @@ def _check_precision(trainer: Trainer) -> None:
         )
 
 
-def _rules_of_fit(trainer: Trainer) -> Iterator[_Rule]:
+def _rules_of_fit(trainer: Any) -> Iterator[_Rule]:
     """Rules for training; the limits that ``fast_dev_run`` sets are meant."""
     whole = "an iteration learns from all of its minibatches"
     at_the_end = "an evaluation within an iteration would score a policy that is half updated"
-    quick = bool(trainer.fast_dev_run)  # pyright: ignore
-    loop = trainer.fit_loop
+    quick = bool(trainer.fast_dev_run)
+    epochs = trainer.max_epochs
     limit = trainer.limit_train_batches
     interval = trainer._val_check_time_interval or trainer.val_check_interval
     every = trainer.check_val_every_n_epoch
@@ -133,8 +133,8 @@ def _rules_of_fit(trainer: Trainer) -> Iterator[_Rule]:
     )
     yield (
         "max_epochs",
-        trainer.max_epochs,
-        loop.max_epochs is not None and loop.max_epochs >= 1,
+        epochs,
+        epochs is not None and epochs >= 1,
         "a run has a number of iterations, from 1 on, for its schedules and its last evaluation "
         "(to evaluate alone there is `validate`); give that number",
     )
