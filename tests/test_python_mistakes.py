@@ -51,6 +51,7 @@ def no_environment() -> str:
     return "sokoban"
 
 
+SIZE: dict[str, Any] = {"size": 3}
 AT_CONSTRUCTION: dict[str, tuple[Mistake, str]] = {
     "an environment in place of its class": (
         lambda: notebook.data(env=toy.Countdown(turn_limit=2)),

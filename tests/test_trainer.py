@@ -43,7 +43,7 @@ def all_differ(batches: list[list[int]]) -> bool:
     return len(seeds) == 2 * len(batches)  # two groups in each
 
 
-def test_lightnings_own_trainer_plays_new_episodes_in_every_iteration():
+def test_lightnings_own_trainer_plays_new_episodes_in_every_iteration(run_dir: Path):
     played, summary, agent = Played(), RunSummary(), notebook.agent()
     trainer = notebook.trainer(max_epochs=3, callbacks=[played, summary])
     trainer.fit(agent, notebook.data())
@@ -99,7 +99,9 @@ class Rates(Callback):
     def __init__(self) -> None:
         self.seen: list[float] = []
 
-    def on_train_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
 
 
@@ -165,7 +167,9 @@ class StopOnce(Callback):
 
     stopped = False
 
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if not self.stopped:
             self.stopped = True
             raise RuntimeError("stop")

@@ -42,7 +42,7 @@ def test_a_checkpoint_says_how_its_policy_is_asked_for_replies():
     assert isinstance(policy.context, Window) and policy.context.memory == 1
     assert (policy.sampling.temperature, policy.sampling.max_tokens) == (0.5, 4)
     assert policy.system_prompt == toy.TASK and isinstance(policy.reply_format, NoThink)
-    assert (policy.tokens, policy.iteration) == (512, 1)
+    assert (policy.context_length, policy.iteration) == (512, 1)
 
 
 def test_what_is_asked_for_overrules_what_the_checkpoint_says():

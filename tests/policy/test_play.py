@@ -9,6 +9,8 @@ from tests import toy
 from tests.end_to_end.environments import AlwaysRaising, Raising
 from tests.policy.trained import trained
 from vagentrl import Policy, Sampling
+from vagentrl.contexts import Window
+from vagentrl.engines import TransformersEngine
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.types import Observation
@@ -74,11 +76,28 @@ def test_a_conversation_says_what_is_said_in_an_episode(kind: str):
     dialogue.close()
 
 
-def test_conversations_do_not_hear_each_other(policy: Policy):
+def test_conversations_do_not_hear_each_other_nor_cost_each_other_their_cache(policy: Policy):
     one, other = policy.converse(sampling=GREEDY), policy.converse(sampling=GREEDY)
     one.ask(Observation("4 left, luck 2"))
-    policy.play(toy.Countdown(turn_limit=2), 3)
+    policy.evaluate(partial(toy.Countdown, turn_limit=2), [1, 3, 5, 7])
     assert other.ask(Observation("1 left")) == policy.reply(Observation("1 left"), sampling=GREEDY)
+    engine = policy.engine
+    assert isinstance(engine, TransformersEngine)
+    before = engine.reused_tokens
+    one.ask(Observation("3 left, luck 2"))
+    first_prompt = policy.renderer.first(toy.TASK, Observation("4 left, luck 2"))
+    assert engine.reused_tokens - before >= len(first_prompt)
+
+
+def test_a_conversations_seed_decides_its_replies_and_each_draws_anew():
+    forgetful = vagentrl.load_policy(trained("text").checkpoint, context=Window(turns=0))
+    wild = Sampling(temperature=5.0, max_tokens=8)
+    said = []
+    for seed in (1, 1, 2):
+        dialogue = forgetful.converse(sampling=wild, seed=seed)
+        said.append([dialogue.ask(Observation("1 left")).text for _ in range(3)])
+    assert said[0] == said[1] != said[2]
+    assert len(set(said[0])) == 3  # of the same prompt
 
 
 def test_another_task_may_be_asked_for(policy: Policy):

@@ -146,7 +146,7 @@ tags: [vagentrl, reinforcement-learning]
 # {title}
 
 A policy that vagentrl {__version__} exported from `{checkpoint}`{learned}. It started from
-`{loaded.name}`, whose licence holds for it too.
+`{loaded.name}`; see the licence there.
 {task}
 ## Use
 

@@ -77,7 +77,7 @@ def load_policy(
         renderer,
         sampling=record.sampling,
         context=context,
-        tokens=record.context_length,
+        context_length=record.context_length,
         system_prompt=record.system_prompt,
         reply_format=None if reply_format is None else reply_format.build(ReplyFormat),
         engine=engine,

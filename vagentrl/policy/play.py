@@ -16,7 +16,7 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.formats import ReplyFormat
-from vagentrl.models.load import context_length
+from vagentrl.models.load import context_length as longest_context
 from vagentrl.rollout.collector import Collector, Episode, read_reply
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.policy_record import PolicyRecord
@@ -35,7 +35,7 @@ class Policy:
         renderer: Its tokenizer and image processor.
         sampling: How replies are sampled where nothing else is said.
         context: What it sees of the past.
-        tokens: Tokens that it may read; None: all that it can.
+        context_length: Tokens that it may read; None: all that it can.
         system_prompt: Said first in a `Dialogue` where nothing else is said.
         reply_format: How its replies are parsed in a `Dialogue` where nothing else is said.
         engine: Samples the replies; None: `TransformersEngine`.
@@ -50,7 +50,7 @@ class Policy:
         *,
         sampling: Sampling = Sampling(temperature=0.5),  # noqa: B008 (frozen)
         context: Context = FullHistory(),  # noqa: B008 (holds only settings)
-        tokens: int | None = None,
+        context_length: int | None = None,
         system_prompt: str | None = None,
         reply_format: ReplyFormat | None = None,
         engine: Engine | None = None,
@@ -61,14 +61,14 @@ class Policy:
         self.renderer = renderer
         self.sampling = sampling
         self.context = context
-        self.tokens = tokens or context_length(model.config)
+        self.context_length = context_length or longest_context(model.config)
         self.system_prompt = system_prompt
         self.reply_format = reply_format
         self.engine = engine if engine is not None else TransformersEngine()
         self.record = record
         self.iteration = 0 if record is None else record.iteration
         self._sessions = itertools.count()
-        self.engine.prepare(renderer.vocabulary(self.tokens))
+        self.engine.prepare(renderer.vocabulary(self.context_length))
         self.engine.update_weights(model, self.iteration)
 
     def play(
@@ -129,7 +129,7 @@ class Policy:
                 for number, seed in enumerate(seeds)
             ]
             collector = Collector(
-                self.engine, self.renderer, {name: pool}, self.tokens, self.context
+                self.engine, self.renderer, {name: pool}, self.context_length, self.context
             )
             collector.sessions = self._sessions
             return collector.collect(episodes, sampling or self.sampling)
@@ -217,10 +217,10 @@ class Dialogue:
         """
         conversation, policy = self._conversation, self._policy
         conversation.ask(observation)
-        if len(conversation.ids) + self._sampling.max_tokens > policy.tokens:
+        if len(conversation.ids) + self._sampling.max_tokens > policy.context_length:
             raise ConfigError(
                 f"the conversation has {len(conversation.ids)} tokens and a reply may have "
-                f"{self._sampling.max_tokens}, but the policy reads {policy.tokens}; start "
+                f"{self._sampling.max_tokens}, but the policy reads {policy.context_length}; start "
                 "another, or load the policy with context=Window(...)"
             )
         request = GenerationRequest(
