@@ -32,4 +32,4 @@ def test_every_block_runs_after_the_one_before(run_dir: Path, capsys: pytest.Cap
 
 def test_the_first_run_has_thirty_lines():
     _, code = blocks(PAGE)[0]
-    assert len(code.splitlines()) <= 33
+    assert len(code.splitlines()) <= 30

@@ -102,6 +102,7 @@ def test_an_adapter_alone_is_one_of_pefts(tmp_path: Path):
     run = trained("lora")
     folder = vagentrl.export_policy(run.checkpoint, tmp_path / "mine", merge_adapter=False)
     assert not (folder / "config.json").exists()
+    assert "an adapter alone" in (folder / "README.md").read_text()
     settings = json.loads((folder / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == start(images=False)
     base = AutoModelForCausalLM.from_pretrained(start(images=False))

@@ -139,6 +139,9 @@ def _card(loaded: Policy, checkpoint: str, title: str) -> str:
     learned = "" if record is None else f" after {record.iteration} iterations"
     prompt = loaded.system_prompt
     task = "" if prompt is None else f"\n## Task\n\nThe system prompt was:\n\n```\n{prompt}\n```\n"
+    elsewhere = "transformers and vLLM load the folder like any other."
+    if has_adapter(loaded.model):
+        elsewhere = f"The folder holds an adapter alone, which peft adds to `{loaded.name}`."
     return f"""---
 library_name: transformers
 tags: [vagentrl, reinforcement-learning]
@@ -156,6 +159,5 @@ import vagentrl
 policy = vagentrl.load_policy("{title}")  # samples with {loaded.sampling}
 ```
 
-transformers and vLLM load the folder like any other; `generation_config.json` has the tokens that
-end a reply and those that are never sampled.
+{elsewhere}
 """
