@@ -271,7 +271,7 @@ def expectation(sampler: Tensor, loss: Tensor, logits: Tensor) -> Tensor:
 
 
 def test_a_bandit_sampled_by_another_policy_gets_the_gradient_of_its_own():
-    """Computed exactly over both actions; without the weight the gradient is that of another policy."""
+    """Computed exactly over both actions; without the weight another policy's gradient results."""
     logits = torch.tensor([0.3, -0.4], dtype=torch.float64, requires_grad=True)
     logprobs = logits.log_softmax(0)[:, None]  # one row per action
     sampler = torch.tensor([[0.4], [0.6]], dtype=torch.float64)

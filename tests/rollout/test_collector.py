@@ -200,7 +200,10 @@ def test_a_first_prompt_without_room_for_a_reply_is_a_config_error():
     prompt = len(play_one(collector([toy.GO]), seed=3).turns[0].prompt.ids)
     tight = collector([toy.GO], context_length=prompt + 20)
     assert play_one(tight, seed=3, max_tokens=20).turns
-    message = f"'toy' has {prompt} tokens and a reply may have 21, but the context is {prompt + 20} tokens"
+    message = (
+        f"'toy' has {prompt} tokens and a reply may have 21, "
+        f"but the context is {prompt + 20} tokens"
+    )
     with pytest.raises(ConfigError, match=message):
         play_one(tight, seed=3, max_tokens=21)
 
