@@ -71,8 +71,8 @@ def hints_on_a_shortest_way(arm: str, lakes: int = 300) -> float:
 
 def table(runs: dict[str, list[dict]]) -> str:
     lines = [
-        "| training | hints on a shortest path | before | half-way | after | each seed | with hints "
-        "| seconds |",
+        "| training | hints on a shortest path | before | half-way | after | each seed | "
+        "with hints | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for arm, seeds in runs.items():
