@@ -19,7 +19,10 @@ ONE_ITERATION = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
         (["--data.env.init_args.images=true"], "shows an image but the model reads text only"),
         (["--data.context_length=20"], "but the context is 20 tokens long"),
         (["--data.groups=0"], "data.groups is 0"),
-        (["--data.val_envs={train: tests.toy.Countdown}"], "data.val_envs holds a 'train'"),
+        (
+            ["--data.val_envs={train: tests.toy.Countdown}"],
+            "data.val_envs names an environment 'train'",
+        ),
         (["--data.env=tests.end_to_end.environments.AlwaysRaising"], "RuntimeError: no water"),
         (
             ["--model.policy_loss=vagentrl.losses.PPOClip", "--model.policy_loss.clip_low=0.3"],

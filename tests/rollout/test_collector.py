@@ -232,7 +232,8 @@ def test_when_all_first_prompts_are_too_long_that_is_an_error():
     assert play_one(tight, seed=3, max_tokens=20).turns
     message = (
         "all 1 episodes failed; the first one: PromptTooLong: the first prompt of environment "
-        f"'toy' has {prompt} tokens and a reply may have 21, but the model reads {prompt + 20}"
+        f"'toy' has {prompt} tokens and a reply may have 21, "
+        f"but the context is {prompt + 20} tokens"
     )
     with pytest.raises(RolloutError, match=message):
         play_one(tight, seed=3, max_tokens=21)
