@@ -12,7 +12,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from inspect import getdoc, isclass, signature
+from inspect import getdoc, isabstract, isclass, signature
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn
@@ -176,7 +176,7 @@ def _not_a_class(place: str, match: re.Match[str]) -> str:
 
 def _abstract_class(place: str, match: re.Match[str]) -> str:
     kind: Any = locate(match[1])
-    lacks = f": it lacks {', '.join(sorted(kind.__abstractmethods__))}" if isclass(kind) else ""
+    lacks = f": it lacks {', '.join(sorted(kind.__abstractmethods__))}" if isabstract(kind) else ""
     return f"{place} is {match[1]}, which is abstract{lacks}; name a class that is derived from it"
 
 
