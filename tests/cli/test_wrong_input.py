@@ -79,8 +79,8 @@ SETTINGS = {
         "data.engine is vagentrl.engines.vllm, but should be a subclass of Engine"
     ),
     "--data.engine=vagentrl.engines.base.Engine": (
-        "data.engine is vagentrl.engines.base.Engine, which is abstract; name a class that is "
-        "derived from it"
+        "data.engine is vagentrl.engines.base.Engine, which is abstract: it lacks generate, "
+        "prepare, update_weights; name a class that is derived from it"
     ),
     "--data.engine=vagentrl.engines.Xyz": "data.engine: there is no 'Xyz' in vagentrl.engines",
     "--trainer.callbacks+=vagentrl.callbacks.RunSumary": (

@@ -12,7 +12,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from inspect import getdoc, isclass, signature
+from inspect import getdoc, isabstract, isclass, signature
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn
@@ -175,7 +175,9 @@ def _not_a_class(place: str, match: re.Match[str]) -> str:
 
 
 def _abstract_class(place: str, match: re.Match[str]) -> str:
-    return f"{place} is {match[1]}, which is abstract; name a class that is derived from it"
+    kind: Any = locate(match[1])
+    lacks = f": it lacks {', '.join(sorted(kind.__abstractmethods__))}" if isabstract(kind) else ""
+    return f"{place} is {match[1]}, which is abstract{lacks}; name a class that is derived from it"
 
 
 def _neither_class_nor_function(place: str, match: re.Match[str]) -> str:
@@ -237,6 +239,7 @@ _COMPLAINTS: dict[str, Callable[[str, re.Match[str]], str]] = {
     r"Import path does not correspond to a subclass of (\w+)\n(?:.*\n)*?\s*Given value: (.+)": (
         _not_a_class
     ),
+    r"Expected an instantiatable class, but ([\w.]+) is abstract$": _abstract_class,
     r"Expected an instantiatable class, but(?:.*\n)*?.*(?:Given|Got) value: (.+)": _abstract_class,
     r"Not of type \w+: (.+) does not conform to restriction (.+)": _out_of_bounds,
     r"Expected a dot import path string: (.+)": _no_path,

@@ -141,9 +141,12 @@ class VagentCLI(LightningCLI):
             torch.set_num_threads(self.config.threads)
         # The parser refuses abstract classes only where a setting is an instance of the class.
         env = self.config.data.env
-        if isinstance(env, Namespace) and isabstract(locate(env.class_path)):
+        kind: Any = locate(env.class_path) if isinstance(env, Namespace) else None
+        if isabstract(kind):
+            lacks = ", ".join(sorted(kind.__abstractmethods__))
             raise ConfigError(
-                f"data.env is {env.class_path}, which is abstract; name a class derived from it"
+                f"data.env is {env.class_path}, which is abstract: it lacks {lacks}; name a class "
+                "that is derived from it"
             )
 
     def instantiate_classes(self) -> None:
