@@ -78,7 +78,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "said"), REFUSED, ids=[str(case) for case, _ in REFUSED])
+@pytest.mark.parametrize(("settings", "said"), REFUSED, ids=map("-".join, (case for case, _ in REFUSED)))
 def test_what_would_break_an_iteration_is_refused_by_name(settings: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         check_trainer(trainer(**settings), "fit")
@@ -94,7 +94,7 @@ def test_what_would_break_an_iteration_is_refused_by_name(settings: dict[str, An
         {"callbacks": Timer("00:00:01:00", interval="epoch")},
         {"callbacks": ModelCheckpoint(every_n_epochs=1), "enable_checkpointing": True},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_what_leaves_iterations_whole_is_accepted(settings: dict[str, Any]):
     check_trainer(trainer(**settings), "fit")
