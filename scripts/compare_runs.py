@@ -60,7 +60,8 @@ def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
         axes.plot(list(curve), list(curve.values()), color=color, alpha=0.3, linewidth=1)
     shared = sorted(set.intersection(*(set(curve) for curve in curves)))
     means = [statistics.mean(curve[step] for curve in curves) for step in shared]
-    axes.plot(shared, means, color=color, linewidth=2.2, label=f"{label} ({len(runs)} seed{'s' * (len(runs) > 1)})")
+    seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+    axes.plot(shared, means, color=color, linewidth=2.2, label=f"{label} ({seeds})")
 
 
 def main() -> None:

@@ -78,7 +78,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "said"), REFUSED, ids=map("-".join, (case for case, _ in REFUSED)))
+@pytest.mark.parametrize(
+    ("settings", "said"), REFUSED, ids=map("-".join, (case for case, _ in REFUSED))
+)
 def test_what_would_break_an_iteration_is_refused_by_name(settings: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         check_trainer(trainer(**settings), "fit")
