@@ -63,7 +63,9 @@ def _changes(module: cst.Module) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
             if isinstance(node, kind):
                 changes = list(operator(node))
                 # one change of a string is enough: the others change its case
-                yield from ((node, one) for one in changes[: 1 if operator is operator_string else None])
+                yield from (
+                    (node, one) for one in changes[: 1 if operator is operator_string else None]
+                )
         pending += reversed(node.children)
 
 

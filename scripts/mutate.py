@@ -185,7 +185,9 @@ def _is_ours(module: str) -> bool:
 
 def mutate(workshop: Workshop, file: str, sample: int | None) -> Result:
     """Try the mutants of a file."""
-    tests = next(tests for path, tests in TESTS.items() if file == path or file.startswith(path + "/"))
+    tests = next(
+        tests for path, tests in TESTS.items() if file == path or file.startswith(path + "/")
+    )
     possible = mutants_of(ROOT, file)
     tried = possible
     if sample is not None and sample < len(possible):

@@ -136,18 +136,18 @@ IN_SETUP: dict[str, tuple[Mistake, str]] = {
         lambda: validate(notebook.agent(), notebook.data(env=no_environment)),
         "environment 'train' is made by <function no_environment.*, which gives a str",
     ),
-    "no datamodule": (lambda: fit(notebook.agent()), r"given no datamodule, but an AgentModule"),
+    "no datamodule": (lambda: fit(notebook.agent()), r"given no datamodule, but an agent"),
     "a dataloader": (
         lambda: fit(notebook.agent(), DataLoader([0])),  # pyright: ignore
-        r"given no datamodule, .*call trainer\.fit\(agent, RolloutDataModule\(\.\.\.\)\)",
+        r"given no datamodule, .*call trainer\.fit\(agent, datamodule=RolloutDataModule",
     ),
     "a datamodule for something else": (
         lambda: fit(notebook.agent(), LightningDataModule()),
-        "given a LightningDataModule, but an AgentModule",
+        "given a LightningDataModule, but an agent",
     ),
     "a module for something else": (
         lambda: fit(Regression(), notebook.data()),
-        r"given a Regression: call trainer\.fit\(AgentModule\(\.\.\.\), data\)",
+        r"given a Regression, .*call trainer\.fit\(AgentModule\(\.\.\.\), datamodule=data\)",
     ),
     "groups of one, compared": (
         lambda: fit(notebook.agent(), notebook.data(group_size=1)),

@@ -51,7 +51,7 @@ def rollout_of(members: Sequence[Sequence[tuple[float, int]]]) -> RolloutBatch:
         rollout_logprobs=torch.zeros_like(rewards),
         trajectory_ids=number_of,
         group_ids=torch.zeros_like(number_of),
-        policy_version=torch.zeros_like(number_of),
+        policy_version=torch.zeros_like(turn_ids),
         bootstrap_index=torch.full_like(number_of, -1),
     )
 

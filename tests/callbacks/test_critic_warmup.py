@@ -6,9 +6,11 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from tests import runs
+from vagentrl.advantages import MaskedGAE
 from vagentrl.callbacks import CriticWarmup
-from vagentrl.callbacks.critic_warmup import Warmup
 from vagentrl.errors import ConfigError
+from vagentrl.modules.agent import AgentModule
+from vagentrl.rollout.iteration import Warmup
 
 
 class Watch(Callback):
@@ -83,16 +85,12 @@ def test_a_warmup_ends_when_the_loss_no_longer_falls(run_dir: Any):
 
 
 class Rounds:
-    """A stand-in for agent and trainer: rounds of a warm-up with one batch each."""
+    """A stand-in for the trainer: rounds of a warm-up with one batch each."""
 
     is_last_batch = True
     accumulate_grad_batches = 1
-    actor_is_training = False
-    strategy: Any
 
-    def __init__(self, rounds: int) -> None:
-        self.warmup = Warmup(rounds)
-        self.iteration = 0
+    def __init__(self) -> None:
         self.strategy = self
 
     def reduce(self, loss: Tensor, reduce_op: str) -> Tensor:
@@ -101,13 +99,16 @@ class Rounds:
 
 def rounds_taken(losses: list[float], warmup: CriticWarmup, killed_after: int = 99) -> int:
     """The number of rounds that a warm-up runs with these value losses."""
-    rounds: Any = Rounds(len(losses))
-    while rounds.iteration < min(rounds.warmup.rounds, killed_after):
-        warmup.on_train_epoch_start(rounds, rounds)
-        loss = {"loss": torch.tensor(losses[rounds.iteration])}
-        warmup.on_train_batch_end(rounds, rounds, loss, batch=rounds, batch_idx=0)
-        rounds.iteration += 1
-    return rounds.iteration
+    trainer: Any = Rounds()
+    batch: Any = object()
+    agent = AgentModule("no model is built", MaskedGAE())
+    agent.warmup = Warmup(len(losses))
+    while agent.iteration < min(agent.warmup.rounds, killed_after):
+        warmup.on_train_epoch_start(trainer, agent)
+        loss = {"loss": torch.tensor(losses[agent.iteration])}
+        warmup.on_train_batch_end(trainer, agent, loss, batch=batch, batch_idx=0)
+        agent.iteration += 1
+    return agent.iteration
 
 
 @pytest.mark.parametrize(

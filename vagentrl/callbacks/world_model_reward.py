@@ -255,8 +255,8 @@ class WorldModelReward(AgentCallback):
         assert self._loop is not None
         verdict = self._loop.submit(self.judge(claim))
         if training and self.audit is not None and self.audit.samples(claim):
-            return _Asked(claim, verdict, self._loop.submit(self.audit.judge(claim)))
-        return _Asked(claim, verdict)
+            return _Submitted(claim, verdict, self._loop.submit(self.audit.judge(claim)))
+        return _Submitted(claim, verdict)
 
     def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
         """Wait for the verdicts on these trajectories; cancel those on failed episodes."""

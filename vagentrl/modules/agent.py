@@ -557,8 +557,7 @@ def agent_of(module: LightningModule | None) -> AgentModule:
     """
     if not isinstance(module, AgentModule):
         raise ConfigError(
-            f"the trainer's module is of type {type(module).__name__}, but a RolloutDataModule "
-            "plays the episodes of an agent; call trainer.fit(agent, datamodule=data) with a "
-            "vagentrl.AgentModule"
+            f"the trainer was given a {type(module).__name__}, but a RolloutDataModule plays the "
+            "episodes of an agent; call trainer.fit(AgentModule(...), datamodule=data)"
         )
     return module

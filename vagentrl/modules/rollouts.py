@@ -77,11 +77,7 @@ def rollouts_of(trainer: Trainer) -> Rollouts:
     """
     data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(data, Rollouts):
-        raise ConfigError(
-            f"the trainer's datamodule is of type {type(data).__name__}, but an agent learns from "
-            "episodes that it plays itself; call trainer.fit(agent, datamodule=data) with a "
-            "vagentrl.RolloutDataModule"
-        )
+        raise wrong_data("no datamodule" if data is None else f"a {type(data).__name__}")
     return data
 
 
@@ -89,3 +85,12 @@ def attached(data: LightningDataModule) -> Trainer:
     """The trainer of a datamodule; Lightning attaches it before it calls `setup`."""
     assert data.trainer is not None
     return data.trainer
+
+
+def wrong_data(given: str) -> ConfigError:
+    """The error of a trainer that was given something else than a RolloutDataModule."""
+    return ConfigError(
+        f"the trainer was given {given}, but an agent learns from episodes that a "
+        "RolloutDataModule plays; call trainer.fit(agent, datamodule=RolloutDataModule(...)), or "
+        "validate or test likewise"
+    )

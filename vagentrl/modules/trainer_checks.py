@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl.errors import ConfigError
 from vagentrl.modules.callback import AgentCallback
-from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.modules.rollouts import rollouts_of, wrong_data
 from vagentrl.signatures import check_signatures
 
 
@@ -205,8 +205,4 @@ def check_data(trainer: Trainer) -> None:
     data = rollouts_of(trainer)
     # trainer.datamodule may be left over from an earlier call; a dataloader given now wins over it.
     if trainer.fit_loop._data_source.instance is not data:
-        raise ConfigError(
-            "the trainer was given no datamodule, but an agent learns from episodes that a "
-            "RolloutDataModule plays; call trainer.fit(agent, datamodule=RolloutDataModule(...)), "
-            "and validate or test likewise"
-        )
+        raise wrong_data("no datamodule")
