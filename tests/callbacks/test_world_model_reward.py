@@ -160,7 +160,7 @@ def test_a_mistake_in_the_judge_is_a_failure_that_is_named(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("format=none", "replies in NoThink say nothing about the state"),
+        ("format=none", "replies in NoThink make no claims about the state"),
         ("hides_state=true", r"state\(\) is None, so there is no truth"),
     ],
 )

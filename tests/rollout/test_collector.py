@@ -213,7 +213,7 @@ def test_a_first_prompt_without_room_for_a_reply_fails_its_episode_alone(lockste
     assert [trajectory.stop for trajectory in played] == ["terminated", "failed"] * 2
     assert played[1].turns == () and played[1].error is not None
     assert played[1].error.startswith("PromptTooLong: the first prompt of environment 'toy' has ")
-    assert "but the model reads 512. Shorten" in played[1].error
+    assert "but the context is 512 tokens long. Shorten" in played[1].error
     report = episode_report(played, "rollout/")
     assert (report["rollout/failed"], report["rollout/episodes"]) == (0.5, 4)
 
