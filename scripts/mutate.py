@@ -1,14 +1,14 @@
-"""Mutation testing: how many small changes of the learning code do the tests notice?
+"""Mutation testing: how many small changes of the learning code make a test fail?
 
     python -m scripts.mutate [FILE ...] [--sample N]
 
 Each mutant is a copy of a module with one change (see scripts/mutants.py, which needs mutmut). The
-tests of the module run until the first failure; a mutant that they pass has survived. All of them
-run one after the other, in forks of a process that has imported the third-party packages, on a copy
-of the project in a temporary folder.
+tests of the module run until the first failure, which kills the mutant; a mutant that passes them
+all survives. The mutants run one after the other, in forks of a process that has imported the
+third-party packages already, and on a copy of the project in a temporary folder.
 
-scripts/mutants.toml says of each known survivor why it survives. The script fails when a survivor
-is not in that list or fewer than 90 % of the mutants of a file are killed.
+scripts/mutants.toml says of each known survivor why it does no harm. The script fails when another
+mutant survives, or when fewer than 90 % of the mutants of a file are killed.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Result:
         return 1 - len(self.survivors) / self.tried
 
 
-class Workshop:
-    """A copy of the project in which one module at a time is another.
+class ProjectCopy:
+    """A copy of the project in which one module at a time is replaced by a mutant.
 
     Args:
         folder: Where the copy goes.
@@ -111,7 +111,7 @@ class Workshop:
     def baseline(self, tests: Sequence[str]) -> float:
         """Run the tests on the project as it is; returns the processor time that they take.
 
-        What they import of other packages is then imported here, once for all forks.
+        The modules of other packages that they import are then imported here, once for all forks.
         """
         modules = self.folder / "modules.json"
         first = self.run(tests, cpu_s=600, list_modules=modules)
@@ -128,7 +128,7 @@ class Workshop:
         module = self.folder / mutant.file
         original = module.read_text()
         for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*"):
-            compiled.unlink()  # a mutant of the same size and second would pass for it
+            compiled.unlink()  # Python tells sources apart by their size and second alone
         module.write_text(mutant.source)
         try:
             return self.run(tests, cpu_s=cpu_s).code == 0
@@ -145,7 +145,11 @@ class Workshop:
         """
         child = os.fork()
         if child == 0:
-            os._exit(self._run_here(tests, cpu_s, list_modules))
+            code = -1
+            try:
+                code = self._run_here(tests, cpu_s, list_modules)
+            finally:
+                os._exit(code)
         deadline = time.monotonic() + 20 * cpu_s  # other processes may have the cores
         while True:
             ended, status, usage = os.wait4(child, os.WNOHANG)
@@ -164,7 +168,7 @@ class Workshop:
         os.dup2(output, 2)
         os.chdir(self.folder)
         sys.path = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
-        for name in [name for name in sys.modules if _is_ours(name)]:
+        for name in [name for name in sys.modules if _is_project_module(name)]:
             del sys.modules[name]
         sys.dont_write_bytecode = list_modules is None
         limit = int(cpu_s) + 1
@@ -173,17 +177,17 @@ class Workshop:
 
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
         if list_modules is not None:
-            others = [name for name in sys.modules if not _is_ours(name)]
+            others = [name for name in sys.modules if not _is_project_module(name)]
             list_modules.write_text(json.dumps(others))
         return int(code)
 
 
-def _is_ours(module: str) -> bool:
+def _is_project_module(module: str) -> bool:
     package = module.split(".")[0]
     return package.startswith("vagentrl") or package in ("tests", "scripts", "conftest")
 
 
-def mutate(workshop: Workshop, file: str, sample: int | None) -> Result:
+def mutate(project: ProjectCopy, file: str, sample: int | None) -> Result:
     """Try the mutants of a file."""
     tests = next(
         tests for path, tests in TESTS.items() if file == path or file.startswith(path + "/")
@@ -192,11 +196,11 @@ def mutate(workshop: Workshop, file: str, sample: int | None) -> Result:
     tried = possible
     if sample is not None and sample < len(possible):
         tried = sorted(random.Random(0).sample(possible, sample), key=lambda mutant: mutant.line)
-    limit = 10 + 3 * workshop.baseline(tests)
+    limit = 10 + 3 * project.baseline(tests)
     survivors = [
         mutant
         for mutant in tqdm(tried, desc=file, unit="mutant")
-        if workshop.survives(mutant, tests, limit)
+        if project.survives(mutant, tests, limit)
     ]
     return Result(file, len(tried), len(possible), survivors)
 
@@ -247,9 +251,9 @@ def main() -> None:
     os.nice(10)
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        workshop = Workshop(Path(folder).resolve())
+        project = ProjectCopy(Path(folder).resolve())
         files = files_of(settings.paths or list(TESTS))
-        results = [mutate(workshop, file, settings.sample) for file in files]
+        results = [mutate(project, file, settings.sample) for file in files]
     gc.unfreeze()
     if not report(results):
         raise SystemExit(1)

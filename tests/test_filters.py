@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests import toy
 from vagentrl.errors import ConfigError
 from vagentrl.filters import (
+    NO_SPREAD,
     DynamicSampling,
     GroupFilter,
     KeepAll,
@@ -105,7 +106,27 @@ def test_members_that_earn_the_same_in_another_order_have_no_spread(rewards, ord
     assert select_groups(members, KeepAll())[1] == [0.0]
 
 
+def test_rounding_goes_by_all_that_a_member_earned_bonuses_included():
+    # The first turn earned 1 and a bonus of 1, the second -2: the sum is 0, of 4 in all. Rounding
+    # to float32 may then account for a difference of 4 * 2**-23, and of no more.
+    cancelled = rewarded(0, 1.0, -2.0)
+    first, second = cancelled.turns
+    cancelled = replace(cancelled, turns=(replace(first, bonus=1.0), second))
+    for difference, spread in ((4 * 2.0**-23, 0.0), (5 * 2.0**-23, 5 * 2.0**-23 / 2**0.5)):
+        members = [cancelled, rewarded(0, difference)]
+        assert select_groups(members, KeepAll())[1] == pytest.approx([spread])
+
+
+def test_settings_that_are_left_out():
+    assert (TopFraction().fraction, TopFraction().rescale) == (0.25, False)
+    assert (Nucleus().share, Nucleus().rescale) == (0.9, False)
+    assert (DynamicSampling().rounds, DynamicSampling().rescale) == (3, False)
+    assert (KeepAll().rounds, KeepAll().rescale) == (1, False)
+    assert TopFraction(rescale=True).rescale and Nucleus(rescale=True).rescale
+
+
 def test_a_ranking_ignores_spreads_that_are_nothing():
+    assert kept(TopFraction(1.0), [NO_SPREAD, 2 * NO_SPREAD]) == [1]
     assert kept(TopFraction(1.0), [1e-15, 0.2]) == [1]
     assert kept(Nucleus(1.0), [1e-15, 0.2]) == [1]
     assert kept(TopFraction(1.0), [1e-15, 1e-15]) == []

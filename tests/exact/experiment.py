@@ -25,6 +25,7 @@ from tests.exact.world import (
     with_logprobs,
 )
 from vagentrl.callbacks import KLControl
+from vagentrl.types import AtLimit
 
 
 class Experiment:
@@ -84,16 +85,16 @@ class Experiment:
         rewards = [reward - one for reward, one in zip(path.rewards, taken, strict=True)]
         return replace(path, rewards=tuple(rewards))
 
-    def play(self, episodes: Episodes) -> None:
+    def play(self, episodes: Episodes, at_limit: AtLimit = "bootstrap") -> None:
         """Put these episodes in the place of those of the same index, and score them."""
         self._played = [with_logprobs(episode, self.sampler) for episode in episodes]
-        self.score()
+        self.score(at_limit)
 
-    def score(self) -> None:
+    def score(self, at_limit: AtLimit = "bootstrap") -> None:
         """Score all batches with the present weights, and assign credit."""
         self.old_logprobs = self.agent.logprob_table().detach()
         self.old_values = self.agent.value_table().detach()
-        self.assessed = trainer_path.assess(self.agent, [self._played], self.batches)
+        self.assessed = trainer_path.assess(self.agent, [self._played], self.batches, at_limit)
 
     def move(self) -> None:
         """Change all weights so far that some ratios and values are clipped and others are not."""

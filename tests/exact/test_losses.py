@@ -16,6 +16,7 @@ from tests.exact.trainer_path import Gradients
 from vagentrl import losses
 from vagentrl.losses import ImportanceMask, PolicyLoss, Reinforce, TruncatedImportance
 from vagentrl.losses.importance import Level
+from vagentrl.rollout.iteration import Warmup
 
 close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-11)
 VALUE_CLIP = 0.1
@@ -101,6 +102,20 @@ def test_the_critic_regresses_to_the_returns(critic: str):
     found = change(one, value_coef=3.0)
     close(found, objectives.gradients(loss, one.agent))
     assert bool(of_actor(found).any()) == (critic == "shared")
+
+
+@pytest.mark.parametrize("critic", ["own", "shared"])
+def test_in_a_warm_up_only_the_critic_gets_a_gradient(critic: str):
+    """Of a shared one the head, not the actor's states that it reads."""
+    one = Experiment(ESTIMATORS["MaskedGAE"], critic=critic, value_coef=0.5)
+    usual = one.gradients("PPOClip", "turn_mean")
+    one.agent.warmup = Warmup(rounds=1)
+    found = one.gradients("PPOClip", "turn_mean")
+    for name, gradient in found.items():
+        if name.startswith("critic."):
+            close(gradient, usual[name])
+        else:
+            assert not gradient.any() and usual[name].any()
 
 
 def test_only_states_in_which_a_token_is_sampled_get_a_gradient():

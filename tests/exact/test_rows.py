@@ -50,3 +50,13 @@ def test_an_end_without_room_in_the_context_takes_the_value_before_the_last_toke
         experiment.gradients("PPOClip", "token_mean"),
         experiment.documented("PPOClip", "token_mean"),
     )
+
+
+def test_only_a_cut_episode_is_bootstrapped_where_a_limit_is_the_end():
+    one = Experiment(ESTIMATORS["MaskedGAE, lam 0.6"], **SETTINGS)
+    one.play(LONG, at_limit="end")
+    one.paths = [
+        path if episode.stop == "cut" else replace(path, after=None)
+        for path, episode in zip(one.paths, LONG, strict=True)
+    ]
+    close(one.gradients("PPOClip", "token_mean"), one.documented("PPOClip", "token_mean"))

@@ -19,7 +19,7 @@ from tests.exact.world import Batch, Episodes
 from vagentrl.modules.agent import AgentModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.loader import MinibatchLoader
-from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
+from vagentrl.types import AtLimit, Credit, RolloutBatch, Scores, TrainBatch
 
 Gradients = dict[str, Tensor]  # by the parameter's name
 IDS = ("turn_ids", "state_ids", "policy_version")  # padded with -1
@@ -36,7 +36,10 @@ class AssessedBatch:
 
 
 def assess(
-    agent: AgentModule, worlds: Sequence[Episodes], batches: Iterable[Batch]
+    agent: AgentModule,
+    worlds: Sequence[Episodes],
+    batches: Iterable[Batch],
+    at_limit: AtLimit = "bootstrap",
 ) -> list[AssessedBatch]:
     """Collate every batch, score it and assign credit.
 
@@ -44,21 +47,22 @@ def assess(
         agent: The module.
         worlds: For each group, the episodes of its initial state.
         batches: Which episodes were played.
+        at_limit: Whether truncated episodes are bootstrapped.
     """
     return [
-        AssessedBatch(batch.probability, *agent.assess(_collate(worlds, batch)))
+        AssessedBatch(batch.probability, *agent.assess(_collate(worlds, batch, at_limit)))
         for batch in batches
     ]
 
 
-def _collate(worlds: Sequence[Episodes], batch: Batch) -> RolloutBatch:
+def _collate(worlds: Sequence[Episodes], batch: Batch, at_limit: AtLimit) -> RolloutBatch:
     played = [
         replace(world[index], group_id=10 * number + 3)  # group ids need not be dense
         for number, (world, group) in enumerate(zip(worlds, batch.groups, strict=True))
         for index in group
     ]
     no_images: Any = None
-    return collate(played, no_images, temperature=TEMPERATURE, at_limit="bootstrap")
+    return collate(played, no_images, temperature=TEMPERATURE, at_limit=at_limit)
 
 
 def expected_step(

@@ -72,6 +72,22 @@ def test_a_row_by_hand():
     assert rows.vision is None
 
 
+def test_a_bonus_is_learned_from_beside_the_reward():
+    paid = replace(turn((11,), (21, 22), -0.5), bonus=0.25)
+    rows = batch(Trajectory("toy", 3, 8, (paid,), "terminated"))
+    assert rows.rewards.tolist() == [[0, 0, -0.25, 0]]
+
+
+def test_turns_share_a_state_where_their_group_saw_the_same():
+    def seen(group: int, *texts: str) -> Trajectory:
+        turns = (replace(turn((11,), (21,), 0.0), observation=Observation(t)) for t in texts)
+        return Trajectory("toy", 3, group, tuple(turns), "terminated")
+
+    rows = batch(seen(8, "here", "there", "here"), seen(8, "there"), seen(9, "here"))
+    states = [row[row >= 0].tolist() for row in rows.state_ids]
+    assert states == [[0, 1, 0], [1], [2]]
+
+
 def test_turns_that_differ_in_the_hint_alone_saw_the_same_state():
     told, plain = turn((11, 12, 30, 31), (21,), 0.0), turn((11, 12), (22,), 1.0)
     told = replace(told, observation=replace(told.observation, hint="Hint: Go."))
@@ -146,6 +162,12 @@ def test_where_the_limit_is_the_end_a_truncated_trajectory_ends_with_its_last_re
     assert rows.bootstrap_index.tolist() == [-1]
     sampled = sum(len(turn.prompt.ids) + len(turn.reply_ids) for turn in played.turns)
     assert rows.attention_mask.sum() == sampled  # nothing is read of what it saw last
+
+
+def test_a_limit_is_the_end_unless_said_otherwise():
+    played = toy.play([toy.WAIT] * 2, seed=2, turn_limit=2)
+    assert played.stop == "truncated"
+    assert collate([played], toy.renderer(), temperature=1.0).bootstrap_index.tolist() == [-1]
 
 
 def test_each_distinct_image_is_stored_once():

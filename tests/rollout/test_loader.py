@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vagentrl.losses import Aggregation
-from vagentrl.rollout.loader import MinibatchLoader
+from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 settings_of_a_loader = st.fixed_dictionaries(
@@ -40,15 +42,18 @@ def batch(rows: int) -> RolloutBatch:
     )
 
 
-def loader(rows: int, mode: str = "token_mean", /, **settings: int) -> MinibatchLoader:
-    rollout = batch(rows)
+def loader(rows: int, mode: str = "token_mean", /, **settings: float) -> MinibatchLoader:
+    return serve(batch(rows), mode, **settings)
+
+
+def serve(rollout: RolloutBatch, mode: str, /, **settings: float) -> MinibatchLoader:
     numbers = rollout.input_ids.float()
     return MinibatchLoader(
         rollout,
         Scores(numbers),
         Credit(numbers),
         Aggregation(mode),  # pyright: ignore
-        **{"minibatch_size": 4, "micro_batch_size": 2, "passes": 1, "seed": 0} | settings,
+        **{"minibatch_size": 4, "micro_batch_size": 2, "passes": 1, "seed": 0} | settings,  # pyright: ignore
     )
 
 
@@ -173,6 +178,36 @@ def test_the_weights_of_rows_do_not_depend_on_the_micro_batch_size():
 
     torch.testing.assert_close(weights(1), weights(3))
     torch.testing.assert_close(weights(1), weights(100))
+
+
+def test_the_seed_decides_which_part_is_served():
+    def part(seed: int, share: float) -> list[int]:
+        return sorted(order(loader(20, seed=seed, part=share)))
+
+    some = part(1, 0.3)
+    assert len(some) == 6
+    torch.rand(1)  # the global generator has no say
+    assert part(1, 0.3) == some != part(2, 0.3)
+    assert len(part(1, 0.01)) == 1
+    assert part(1, 1.0) == list(range(20))
+
+
+def test_a_trajectory_in_two_minibatches_counts_in_each_as_the_part_that_is_there():
+    # Rows 0 to 3 have 1, 3, 5 and 2 sampled tokens; the trajectories, of two rows each, 4 and 7.
+    # In a minibatch, row r is tokens / length of a trajectory, and the rows' shares sum to 1.
+    rollout = replace(batch(4), trajectory_ids=torch.tensor([0, 0, 1, 1]))
+    tokens, whole = [1, 3, 5, 2], [4, 4, 7, 7]
+    served = serve(rollout, "trajectory_mean", minibatch_size=2, micro_batch_size=2)
+    for part in served:
+        rows = [[1, 3, 5, 2].index(count) for count in part.rollout.action_mask.sum(-1).tolist()]
+        shares = [tokens[row] / whole[row] for row in rows]
+        wanted = torch.tensor([share / sum(shares) for share in shares])
+        torch.testing.assert_close(part.weights.sum(-1), wanted)
+
+
+def test_an_iteration_without_a_step_serves_one_batch_that_is_none():
+    nothing = NoMinibatches()
+    assert (len(nothing), nothing.accumulate, list(nothing)) == (1, 1, [None])
 
 
 def weights_of(parts: list[TrainBatch]) -> dict[int, float]:
