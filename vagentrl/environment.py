@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from numbers import Real
+from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vagentrl.errors import ConfigError, EnvError, seen
@@ -135,6 +136,17 @@ class Environment(ABC):
         """The best actions from the current state to the end; None if unknown or unsolvable."""
         return None
 
+    def random_actions(self, rng: Random) -> tuple[str, ...] | None:
+        """The actions of one reply, drawn at random among those that are possible now; None if the
+        environment cannot say which are.
+
+        `vagentrl check-env` measures random play with it.
+
+        Args:
+            rng: The only source of randomness, so that the draw can be repeated.
+        """
+        return None
+
     def frame(self) -> Image | None:
         """A picture of the current state for people to look at; None if there is none."""
         return None
@@ -247,6 +259,9 @@ class ActionEnvironment(Environment):
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
         self._start(seed, transition_seed)
         return self._begin()
+
+    def random_actions(self, rng: Random) -> tuple[str, ...]:
+        return tuple(rng.choice(self.action_names) for _ in range(self.actions_per_turn))
 
     def step(self, reply: Reply) -> StepResult:
         if self._over:
