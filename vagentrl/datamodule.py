@@ -36,7 +36,8 @@ from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.policy_record import Part, PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
-from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource, mix
+from vagentrl.rollout.seeds import mix
+from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
 from vagentrl.rollout.workers import WorkerPool, check_factory, make, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
@@ -175,7 +176,7 @@ class RolloutDataModule(Rollouts):
         }
         for name, pool in pools.items():
             replays, waits_s = self._traits(name, pool)
-            check_replays(self, name, replays)
+            check_replays(self, name, replays, agent.advantage)
             pool.timeout_s += waits_s
         self.collector = Collector(
             self.engine, self.renderer, pools, context_room, self.context, self.lockstep
@@ -188,6 +189,7 @@ class RolloutDataModule(Rollouts):
             sampling=self.sampling,
             staleness=self.staleness,
             seed=self.seed,
+            continuations=agent.advantage.continuations,
         )
         self.source = EpisodeSource(self.collector, plan)
 

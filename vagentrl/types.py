@@ -205,6 +205,8 @@ class Turn:
             not part of the task's return.
         policy_version: Version of the weights that sampled the reply; -1 if it was not sampled, as
             in a demonstration.
+        continued_value: Mean discounted return of the continuations that were played from the state
+            before the reply; None where none were.
     """
 
     observation: Observation
@@ -219,6 +221,7 @@ class Turn:
     scores: Mapping[str, float] = field(default_factory=dict)
     bonus: float = 0.0
     policy_version: int = -1
+    continued_value: float | None = None
 
     def __post_init__(self) -> None:
         if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
@@ -347,6 +350,7 @@ _PER_TOKEN = (
     "rewards",
     "rollout_logprobs",
     "policy_version",
+    "continued_values",
 )
 
 
@@ -371,6 +375,8 @@ class RolloutBatch:
             flat index into ``(B, T)``; -1 if that value is 0.
         temperature: The logits are divided by it, at sampling and in training.
         vision: The images; None if there are none.
+        continued_values: ``(B, T)`` mean return of the continuations from the start of the token's
+            turn, NaN where none were played; None if none were played at all.
     """
 
     input_ids: Tensor
@@ -386,6 +392,7 @@ class RolloutBatch:
     bootstrap_index: Tensor
     temperature: float = 1.0
     vision: VisionInputs | None = None
+    continued_values: Tensor | None = None
 
     def __post_init__(self) -> None:
         _same_shape(self, *_PER_TOKEN)
@@ -402,18 +409,25 @@ class RolloutBatch:
         width = int(self.attention_mask[rows].sum(-1).max()) + 1 if len(rows) else 0
         return replace(
             self,
-            **{name: getattr(self, name)[rows][:, :width] for name in _PER_TOKEN},
+            **{name: tensor[rows][:, :width] for name, tensor in self._per_token()},
             trajectory_ids=self.trajectory_ids[rows],
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
     def to(self, device: torch.device | str) -> RolloutBatch:
-        names = (*_PER_TOKEN, "trajectory_ids", "group_ids", "bootstrap_index")
         return replace(
             self,
-            **{name: getattr(self, name).to(device) for name in names},
+            **{name: tensor.to(device) for name, tensor in self._per_token()},
+            trajectory_ids=self.trajectory_ids.to(device),
+            group_ids=self.group_ids.to(device),
+            bootstrap_index=self.bootstrap_index.to(device),
             vision=self.vision.to(device) if self.vision is not None else None,
         )
+
+    def _per_token(self) -> list[tuple[str, Tensor]]:
+        """The ``(B, T)`` tensors that there are, by name."""
+        named = [(name, getattr(self, name)) for name in _PER_TOKEN]
+        return [(name, tensor) for name, tensor in named if tensor is not None]
 
 
 @dataclass(frozen=True)

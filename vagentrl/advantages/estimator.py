@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from vagentrl.advantages.continuations import Continuations
+from vagentrl.advantages.discounts import check_discounts
 from vagentrl.advantages.streams import Streams
 from vagentrl.advantages.whitening import whiten
 from vagentrl.contracts import check_finite, check_tensor
@@ -25,11 +27,13 @@ class AdvantageEstimator(ABC):
         needs_groups: Whether it compares the members of a group, so that a group needs several.
         needs_episodes: Whether it compares whole episodes. Without a critic, nothing stands in for
             the part of an episode that another batch holds.
+        continuations: Continuations of the episodes that it wants to be played; None for none.
     """
 
     needs_critic: ClassVar[bool] = False
     needs_groups: bool = False
     needs_episodes: ClassVar[bool] = False
+    continuations: Continuations | None = None
 
     @abstractmethod
     def credit(self, rollout: RolloutBatch, scores: Scores) -> Credit:
@@ -175,16 +179,6 @@ class EpisodeEstimator(AdvantageEstimator):
         streams = Streams.of(rollout)
         advantages = streams.check(self, "estimate", self.estimate(rollout, streams))
         return Credit(streams.scatter(advantages))
-
-
-def check_discounts(**discounts: float) -> None:
-    """Raise a `ConfigError` that names the discount which is not between 0 and 1."""
-    for name, value in discounts.items():
-        if not 0 <= value <= 1:
-            raise ConfigError(
-                f"{name} is {value}, but a discount lies between 0 and 1; "
-                "1 counts the whole future, 0 none of it"
-            )
 
 
 def _bootstrap(rollout: RolloutBatch, values: Tensor) -> Tensor:

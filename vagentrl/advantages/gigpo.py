@@ -3,7 +3,8 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vagentrl.advantages.estimator import EpisodeEstimator, check_discounts
+from vagentrl.advantages.discounts import check_discounts
+from vagentrl.advantages.estimator import EpisodeEstimator
 from vagentrl.advantages.group import Scale, check_comparison, group_relative
 from vagentrl.advantages.sequence import TokenSequence
 from vagentrl.advantages.streams import Streams

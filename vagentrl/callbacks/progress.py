@@ -42,7 +42,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self.seconds_between_lines = seconds_between_lines
         self._bar = tqdm(disable=True)
         self._enabled = True
-        self._ended = 0
+        self._ended = self._continued = 0
         self._evaluated = False
         self._written = -math.inf
 
@@ -100,13 +100,17 @@ class IterationProgress(ProgressBar, AgentCallback):
             wanted = len(ranks.shard(range(data.val_episodes))) * len(data.environments)
             self._stage(f"evaluate {self._ended}/{wanted}")
 
+    def on_continuation_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
+        self._continued += 1
+        self._stage(f"continue {self._continued}")
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         agent = agent_of(pl_module)
         self._bar.n = self._bar.initial = agent.iteration
         self._bar.total = agent.total_iterations
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._ended = 0
+        self._ended = self._continued = 0
         if self._evaluated:  # the evaluation before the first iteration
             self._numbers(trainer)
 

@@ -40,6 +40,9 @@ class AgentCallback(Callback):
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
         """An episode of the batch ended, while others may still be running."""
 
+    def on_continuation_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
+        """A continuation of an episode ended. It only serves to estimate a value."""
+
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
@@ -115,6 +118,10 @@ class CallbackHooks:
     def on_episode_end(self, trajectory: Trajectory) -> None:
         for callback in self.callbacks:
             callback.on_episode_end(self._agent, trajectory)
+
+    def on_continuation_end(self, trajectory: Trajectory) -> None:
+        for callback in self.callbacks:
+            callback.on_continuation_end(self._agent, trajectory)
 
     def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]:
         for callback in self.callbacks:

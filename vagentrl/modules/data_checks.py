@@ -133,9 +133,17 @@ def _check_bootstrap(estimator: AdvantageEstimator) -> None:
         )
 
 
-def check_replays(data: Rollouts, name: str, replays: bool) -> None:
-    """Refuse persistent environments whose episodes cannot be played again after a resume."""
-    if data.turns is not None and name == TRAIN and not replays:
+def check_replays(data: Rollouts, name: str, replays: bool, estimator: AdvantageEstimator) -> None:
+    """Refuse an environment that cannot replay its episodes where a run needs that."""
+    if name != TRAIN or replays:
+        return
+    if estimator.continuations is not None:
+        raise ConfigError(
+            f"model.advantage is {type(estimator).__name__}, which continues episodes from their "
+            "turns, but the environment cannot play an episode again; for hints from an endpoint "
+            "set ChatHintModel.record, or choose another estimator"
+        )
+    if data.turns is not None:
         raise ConfigError(
             f"data.turns is {data.turns}, but the environment cannot play an episode "
             "again, so a run could not be resumed; for hints from an endpoint set "

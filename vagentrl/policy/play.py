@@ -21,7 +21,7 @@ from vagentrl.rollout.collector import Collector, Episode, read_reply
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.policy_record import PolicyRecord
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.source import mix
+from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import WorkerPool, check_factory, class_name, traits
 from vagentrl.types import Observation, Reply, Trajectory
 

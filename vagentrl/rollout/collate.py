@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ class _Row:
     rewards: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    continued_values: list[float] = field(default_factory=list)
     images: list[Image] = field(default_factory=list)
 
     def prompt(self, prompt: Prompt) -> None:
@@ -42,6 +44,7 @@ class _Row:
         self.rewards += [0.0] * count
         self.logprobs += [0.0] * count
         self.versions += [-1] * count
+        self.continued_values += [math.nan] * count
         self.images += prompt.images
 
     def reply(self, turn: Turn, number: int, state: int) -> None:
@@ -53,6 +56,8 @@ class _Row:
         self.rewards += [0.0] * (count - 1) + [turn.reward + turn.bonus]
         self.logprobs += turn.reply_logprobs
         self.versions += [turn.policy_version] * count
+        value = turn.continued_value
+        self.continued_values += [math.nan if value is None else value] * count
 
 
 def collate(
@@ -86,6 +91,8 @@ def collate(
     width = max(len(row.input_ids) for row in rows) + 1
     lengths = torch.tensor([len(row.input_ids) for row in rows])
     shows_images = any(row.images for row in rows)
+    values = [row.continued_values for row in rows]
+    continued_values = _pad(values, width, torch.float32, fill=math.nan)
     return RolloutBatch(
         input_ids=_pad([row.input_ids for row in rows], width, torch.long),
         attention_mask=torch.arange(width) < lengths[:, None],
@@ -102,6 +109,7 @@ def collate(
         ),
         temperature=temperature,
         vision=renderer.encode_rows([row.images for row in rows]) if shows_images else None,
+        continued_values=None if continued_values.isnan().all() else continued_values,
     )
 
 
@@ -146,7 +154,9 @@ def _fingerprint(observation: Observation) -> bytes:
     return digest.digest()
 
 
-def _pad(rows: Sequence[Sequence[float]], width: int, dtype: torch.dtype, fill: int = 0) -> Tensor:
+def _pad(
+    rows: Sequence[Sequence[float]], width: int, dtype: torch.dtype, fill: float = 0
+) -> Tensor:
     padded = torch.full((len(rows), width), fill, dtype=dtype)
     for number, row in enumerate(rows):
         padded[number, : len(row)] = torch.tensor(row, dtype=dtype)

@@ -36,6 +36,11 @@ class Episode:
         private_seed: Seeds everything that differs within a group: the randomness of transitions
             and of sampling.
         iteration: The training iteration, for environments that change over the training.
+        transition_seed: Seed of the transitions; None derives one from `private_seed`.
+        replies: Tokens of the replies of an earlier episode from the same seeds, each with how the
+            reply ended. They are replayed before the agent plays on, and are not part of the
+            trajectory.
+        turns: Turns that the agent plays at most; the episode is then cut. None: to its end.
     """
 
     environment: str
@@ -43,6 +48,9 @@ class Episode:
     group_id: int
     private_seed: int
     iteration: int = 0
+    transition_seed: int | None = None
+    replies: tuple[tuple[tuple[int, ...], Finish], ...] = ()
+    turns: int | None = None
 
 
 class Collector:
@@ -107,7 +115,7 @@ class Collector:
             try:
                 async with self.pools[episode.environment].reserve() as worker:
                     await running.begin(worker)
-                    while running.stop is None:
+                    while not running.over:
                         on_turn(await running.play(sampling))
             except RolloutError as error:
                 running.fail(error)
@@ -130,7 +138,7 @@ class Collector:
         try:
             for running, worker in zip(playing, workers, strict=True):
                 await running.fail_on_error(running.begin(worker))
-            while alive := [running for running in playing if running.stop is None]:
+            while alive := [running for running in playing if not running.over]:
                 sampled = (running.fail_on_error(running.sample(sampling)) for running in alive)
                 await asyncio.gather(*sampled)
                 for running in alive:
@@ -138,7 +146,7 @@ class Collector:
                         await running.fail_on_error(answer(running))
         finally:
             for running, worker in zip(playing, workers, strict=True):
-                healthy = running.stop in ("terminated", "truncated")
+                healthy = running.over and running.stop != "failed"
                 self.pools[running.episode.environment].release(worker, healthy=healthy)
         trajectories = [running.take() for running in playing]
         for trajectory in trajectories:
@@ -230,7 +238,11 @@ class EnvironmentSlot:
             self._running, self._number = None, self._number + 1
         if self._running is None and not self._replies_before:
             self._iteration = iteration
-        episode = replace(self._episodes(self._number), iteration=self._iteration)
+        episode = replace(
+            self._episodes(self._number),
+            iteration=self._iteration,
+            replies=tuple(self._replies_before),
+        )
         pool = collector.pools[episode.environment]
         running = self._running = self._running or RunningEpisode(collector, episode)
         try:
@@ -238,7 +250,6 @@ class EnvironmentSlot:
                 self._worker = pool.acquire()
             if not running.begun:
                 await running.begin(self._worker)
-                await running.replay(self._replies_before)
             on_turn(await running.play(sampling))
         except RolloutError as error:
             running.fail(error)
@@ -293,6 +304,8 @@ class RunningEpisode:
         self._collector = collector
         self._session = next(collector.sessions)
         self._transition_seed, self._reply_seed = _split(episode.private_seed)
+        if episode.transition_seed is not None:
+            self._transition_seed = episode.transition_seed
         self._turns: list[Turn] = []
         self._earlier_turns, self._earlier_reward = 0, 0.0
         self._observation: Observation | None = None
@@ -310,6 +323,12 @@ class RunningEpisode:
         self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
         self.begun = True
         self._ask(observation)
+        await self._replay(episode.replies)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended, or has had all the turns that it was given."""
+        return self.stop is not None or len(self._turns) == self.episode.turns
 
     async def fail_on_error(self, stage: Coroutine[Any, Any, None]) -> None:
         """Await `stage`; if it raises a rollout error, mark the episode as failed."""
@@ -388,15 +407,17 @@ class RunningEpisode:
         elif result.truncated:
             self.stop = "truncated"
 
-    async def replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
-        """Step the environment with the replies of an earlier run, to restore its state."""
+    async def _replay(self, replies: Sequence[tuple[tuple[int, ...], Finish]]) -> None:
+        """Step the environment with the replies of an earlier episode, to restore its state."""
+        if not replies:
+            return
         replays, _ = await self._pool.run(self._worker, traits)
-        if replies and not replays:
+        if not replays:
             raise EnvError(
                 f"environment {self.episode.environment!r} cannot replay an episode, so this one "
-                "cannot continue after a resume; everything it shows must follow from its seeds"
+                "cannot continue where it was left; everything it shows must follow from its seeds"
             )
-        for reply_ids, finish in replies:  # earlier batches have learned from these turns
+        for reply_ids, finish in replies:
             zeros = (0.0,) * len(reply_ids)
             await self.reply(Generation(reply_ids, zeros, finish, policy_version=-1))
             if self.stop is not None:
@@ -405,8 +426,7 @@ class RunningEpisode:
                     f"({self.stop}) that had continued at the same turn before; everything it "
                     "does must follow from its seeds and the replies"
                 )
-        if replies:
-            self.take()
+        self.take()
 
     def _ask(self, observation: Observation) -> None:
         self._observation = observation

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from vagentrl import ranks
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
+from vagentrl.rollout.continuations import continue_episodes
 from vagentrl.rollout.report import episode_report, staleness_report
+from vagentrl.rollout.seeds import mix
 from vagentrl.types import Trajectory, Turn
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from vagentrl.advantages import Continuations
     from vagentrl.filters import GroupFilter
     from vagentrl.rollout.iteration import Iteration
 
@@ -45,6 +46,7 @@ class CollectionPlan:
         filter: Chooses the groups to learn from.
         sampling: How replies are sampled.
         staleness: 1 plays the next iteration's episodes while the actor learns.
+        continuations: Continuations to play of the episodes that are kept; None plays none.
         seed: Determines all episodes, together with the iteration.
     """
 
@@ -55,6 +57,7 @@ class CollectionPlan:
     sampling: Sampling
     staleness: int
     seed: int
+    continuations: Continuations | None = None
 
 
 @dataclass
@@ -81,6 +84,8 @@ class RolloutHooks(Protocol):
     def on_turn_end(self, turn: Turn, *, training: bool) -> None: ...
 
     def on_episode_end(self, trajectory: Trajectory) -> None: ...
+
+    def on_continuation_end(self, trajectory: Trajectory) -> None: ...
 
     def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]: ...
 
@@ -160,6 +165,9 @@ class EpisodeSource:
                 break
         if plan.filter.rounds > 1:
             kept = kept[:wanted]
+        learned, continued = [member for group in kept for member in group], {}
+        if plan.continuations is not None and iteration.actor_learns:
+            learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
         sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
         report = episode_report(everything, "rollout/") | {
@@ -169,9 +177,31 @@ class EpisodeSource:
             "rollout/tokens_per_s": sampled / wall,
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
+            **continued,
         }
         hooks.on_report(report)
-        return Collection(everything, [member for group in kept for member in group], report)
+        return Collection(everything, learned, report)
+
+    def _continue(
+        self,
+        trajectories: list[Trajectory],
+        wanted: Continuations,
+        iteration: Iteration,
+        hooks: RolloutHooks,
+    ) -> tuple[list[Trajectory], dict[str, float]]:
+        """Play continuations of these episodes; returns them with their values, and metrics."""
+        started = time.perf_counter()
+        trajectories, report = continue_episodes(
+            trajectories,
+            wanted,
+            partial(
+                self.collector.collect,
+                sampling=self.plan.sampling,
+                on_end=hooks.on_continuation_end,
+            ),
+            iteration.batch,
+        )
+        return trajectories, report | {"time/continue": time.perf_counter() - started}
 
     def _play_round(
         self, iteration: Iteration, first: int, groups: int, hooks: RolloutHooks
@@ -306,9 +336,3 @@ class EpisodeSource:
 def _of_all_ranks(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """All ranks' trajectories, in the order in which a single process would return them."""
     return sorted(ranks.gather(trajectories), key=lambda trajectory: trajectory.group_id)
-
-
-def mix(*numbers: int) -> int:
-    """Derive a 62-bit seed from several numbers; every process derives the same."""
-    words: Any = np.random.SeedSequence(numbers).generate_state(1, np.uint64)
-    return int(words[0] >> 2)

@@ -1,0 +1,141 @@
+"""Compares credit per turn with a critic, by groups and by continuations, at equal sampled tokens.
+
+    python scripts/study_turn_credit.py --figure docs/figures/turn_credit.png
+
+Trains `configs/sokoban_vlm.yaml` with each estimator and three seeds, into `runs/turn_credit/`;
+runs that have ended are not run again. VineTurn plays fewer groups of episodes an iteration, in
+minibatches that are smaller by as much, so that every run takes as many optimizer steps and samples
+about as many tokens, continuations included. Prints a Markdown table: held-out success where a run
+had sampled half of the budget, and all of it, interpolated between evaluations. Draws held-out
+success against sampled tokens. One thread per run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from itertools import accumulate
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from compare_runs import mean_and_spread
+from study import ROOT, Run, train
+from study_algorithms import callbacks
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+CONFIG = "configs/sokoban_vlm.yaml"
+GROUPS = 16
+MINIBATCH = 32
+WITHOUT_CRITIC = callbacks("KLControl")
+
+ARMS: dict[str, tuple[list[str], int]] = {
+    "Bi-Level GAE": (
+        ["--model.advantage=BiLevelGAE", "--model.advantage.turn_gamma=0.95"]
+        + ["--model.advantage.turn_lam=0.9", callbacks("KLControl", "CriticWarmup")],
+        GROUPS,
+    ),
+    "GiGPO": (["--model.advantage=GiGPO", WITHOUT_CRITIC], GROUPS),
+    "TurnGroupRelative": (
+        ["--model.advantage=TurnGroupRelative", "--model.advantage.turn_gamma=0.95"]
+        + [WITHOUT_CRITIC],
+        GROUPS,
+    ),
+    "VineTurn, 2 from every 3rd turn": (
+        ["--model.advantage=VineTurn", "--model.advantage.continuations=2"]
+        + ["--model.advantage.every=3", WITHOUT_CRITIC],
+        4,
+    ),
+    "VineTurn, 1 from every 2nd turn": (
+        ["--model.advantage=VineTurn", "--model.advantage.continuations=1"]
+        + ["--model.advantage.every=2", "--model.advantage.turn_lam=0.5", WITHOUT_CRITIC],
+        5,
+    ),
+}
+"""Settings of each estimator, and the groups of episodes of an iteration."""
+
+
+def settings(arm: str, iterations: int) -> list[str]:
+    own, groups = ARMS[arm]
+    return [
+        *own,
+        f"--trainer.max_epochs={iterations}",
+        f"--trainer.check_val_every_n_epoch={max(iterations // 6, 1)}",
+        f"--data.groups={groups}",
+        f"--data.minibatch_size={max(4, MINIBATCH * groups // GROUPS // 4 * 4)}",
+    ]
+
+
+def run_folder(folder: Path, arm: str, seed: int) -> Path:
+    name = arm.lower().replace(", ", "_").replace(" ", "_").replace("-", "_")
+    return folder / name / f"seed_{seed}"
+
+
+def curve(run: Path) -> tuple[list[float], list[float]]:
+    """Tokens that had been sampled for learning at each evaluation, and its success."""
+    evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
+    events = EventAccumulator(str(run))
+    events.Reload()
+    sampled = [scalar.value for scalar in events.Scalars("rollout/sampled_tokens")]
+    totals = [0.0, *accumulate(sampled)]
+    # the rounds of a critic warm-up share one batch, so that they sample once
+    shared = int(evaluations[-1]["iteration"]) - len(sampled)
+    at = [max(int(one["iteration"]) - shared, 0) for one in evaluations]
+    return [totals[number] for number in at], [one["val/success_rate"] for one in evaluations]
+
+
+def row(arm: str, curves: list[tuple[list[float], list[float]]], budget: float) -> str:
+    cells = [arm, mean_and_spread([success[0] for _, success in curves])]
+    for share in (0.5, 1.0):
+        reached = [float(np.interp(share * budget, *one)) for one in curves]
+        cells += [mean_and_spread(reached), ", ".join(f"{value:.3f}" for value in reached)]
+    tokens = statistics.mean(one[0][-1] for one in curves)
+    return "| " + " | ".join([*cells, f"{tokens / 1000:.0f}"]) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare estimators of credit per turn.")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=24)
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs/turn_credit")
+    parser.add_argument("--figure", type=Path, default=None)
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    seeds = range(1, arguments.seeds + 1)
+    wanted = [  # ordered by seed, so that unfinished studies already have all arms
+        Run(run_folder(folder, arm, seed), CONFIG, seed, settings(arm, arguments.iterations))
+        for seed in seeds
+        for arm in arguments.arms
+    ]
+    train(wanted, arguments.jobs)
+    curves = {arm: [curve(run_folder(folder, arm, s)) for s in seeds] for arm in arguments.arms}
+    budget = min(tokens[-1] for runs in curves.values() for tokens, _ in runs)
+    half, whole = (f"at {share * budget / 1000:.0f}k tokens" for share in (0.5, 1))
+    print(f"| estimator | before | {half} | each seed | {whole} | each seed | sampled, k |")
+    print("|---|---|---|---|---|---|---|")
+    for arm, runs in curves.items():
+        print(row(arm, runs, budget))
+    if arguments.figure is None:
+        return
+    figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
+    for number, (arm, runs) in enumerate(curves.items()):
+        for tokens, success in runs:
+            axes.plot(tokens, success, color=f"C{number}", alpha=0.3, linewidth=1)
+        grid = np.linspace(0, min(tokens[-1] for tokens, _ in runs), 50)
+        means = np.mean([np.interp(grid, *one) for one in runs], axis=0)
+        axes.plot(grid, means, color=f"C{number}", linewidth=2.2, label=arm)
+    axes.set(xlabel="sampled tokens", ylabel="held-out success (T = 0.5)", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.figure, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
