@@ -52,7 +52,7 @@ def first_step(losses: Sequence[str], experiments: Iterable[tuple[str, bool]]) -
                 if not torch.allclose(other, first, rtol=1e-9, atol=1e-12):
                     raise SystemExit(f"{name}, {mode}: {loss} and {losses[0]} differ at step 1")
             cells.append(_compare(first, true))
-        critic = ("exact" if exact_critic else "wrong") if one.agent.critic else "none"
+        critic = ("exact" if exact_critic else "wrong") if one.case.reads_values else "none"
         rows.append([f"`{name}`", critic, *cells])
     return rows
 
@@ -99,7 +99,7 @@ def experiments() -> list[tuple[str, bool]]:
     return [
         (name, exact_critic)
         for name, case in ESTIMATORS.items()
-        for exact_critic in ((True, False) if case.estimator.needs_critic else (False,))
+        for exact_critic in ((True, False) if case.reads_values else (False,))
     ]
 
 

@@ -33,36 +33,44 @@ GROUPS = 16
 MINIBATCH = 32
 WITHOUT_CRITIC = callbacks("KLControl")
 
-ARMS: dict[str, tuple[list[str], int]] = {
+
+def estimator(name: str, **arguments: float) -> list[str]:
+    """The settings that choose an estimator."""
+    given = (f"--model.advantage.{argument}={value}" for argument, value in arguments.items())
+    return [f"--model.advantage={name}", *given]
+
+
+ARMS: dict[str, tuple[list[str], str, int]] = {
     "Bi-Level GAE": (
-        ["--model.advantage=BiLevelGAE", "--model.advantage.turn_gamma=0.95"]
-        + ["--model.advantage.turn_lam=0.9", callbacks("KLControl", "CriticWarmup")],
+        estimator("BiLevelGAE", turn_gamma=0.95, turn_lam=0.9),
+        callbacks("KLControl", "CriticWarmup"),
         GROUPS,
     ),
-    "GiGPO": (["--model.advantage=GiGPO", WITHOUT_CRITIC], GROUPS),
+    "GiGPO": (estimator("GiGPO"), WITHOUT_CRITIC, GROUPS),
     "TurnGroupRelative": (
-        ["--model.advantage=TurnGroupRelative", "--model.advantage.turn_gamma=0.95"]
-        + [WITHOUT_CRITIC],
+        estimator("TurnGroupRelative", turn_gamma=0.95),
+        WITHOUT_CRITIC,
         GROUPS,
     ),
     "VineTurn, 2 from every 3rd turn": (
-        ["--model.advantage=VineTurn", "--model.advantage.continuations=2"]
-        + ["--model.advantage.every=3", WITHOUT_CRITIC],
+        estimator("VineTurn", continuations=2, every=3),
+        WITHOUT_CRITIC,
         4,
     ),
     "VineTurn, 1 from every 2nd turn": (
-        ["--model.advantage=VineTurn", "--model.advantage.continuations=1"]
-        + ["--model.advantage.every=2", "--model.advantage.turn_lam=0.5", WITHOUT_CRITIC],
+        estimator("VineTurn", continuations=1, every=2, turn_lam=0.5),
+        WITHOUT_CRITIC,
         5,
     ),
 }
-"""Settings of each estimator, and the groups of episodes of an iteration."""
+"""Estimator, callbacks and groups of episodes in an iteration, of each arm."""
 
 
 def settings(arm: str, iterations: int) -> list[str]:
-    own, groups = ARMS[arm]
+    chosen, extras, groups = ARMS[arm]
     return [
-        *own,
+        *chosen,
+        extras,
         f"--trainer.max_epochs={iterations}",
         f"--trainer.check_val_every_n_epoch={max(iterations // 6, 1)}",
         f"--data.groups={groups}",

@@ -14,6 +14,7 @@ from vagentrl.advantages import (
     GroupRelative,
     ReinforcePlusPlus,
     TurnGroupRelative,
+    VineTurn,
     group_relative,
     whiten,
 )
@@ -26,6 +27,7 @@ ESTIMATORS = [
     TurnGroupRelative(turn_gamma=0.95),
     GiGPO(turn_gamma=0.95),
     GiGPO(scale=None),
+    VineTurn(),
 ]
 
 

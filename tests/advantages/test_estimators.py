@@ -18,6 +18,7 @@ from vagentrl.advantages import (
     ReinforcePlusPlus,
     TurnGAE,
     TurnGroupRelative,
+    VineTurn,
     bi_level_gae,
     whiten,
 )
@@ -58,6 +59,7 @@ ESTIMATORS = [
     GiGPO(turn_gamma=0.9),
     GiGPO(turn_gamma=0.9, step_coef=0.5, scale=None),
     TurnGroupRelative(turn_gamma=0.9),
+    VineTurn(),
 ]
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 
@@ -199,6 +201,7 @@ def test_an_estimator_says_what_it_needs():
         "GroupRelative": grouped,
         "GiGPO": grouped,
         "TurnGroupRelative": grouped,
+        "VineTurn": grouped,
     }
     assert not ReinforcePlusPlus().needs_groups
     assert ReinforcePlusPlus(baseline=True).needs_groups

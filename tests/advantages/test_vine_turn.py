@@ -48,17 +48,21 @@ def test_lambda_and_gamma_mix_and_discount():
     assert found == [[-0.125, -0.5, -0.5, 2.0, 0.0], [0.9375, -4.25, 1.0, 0.0, 0.0]]
 
 
-def test_a_turn_without_continuations_inherits_a_baseline_but_no_target():
-    # First episode: only V_2 = 2 is sampled; V_0 = 4, so V_1 = 4 - 1 = 3.
-    #   A_2 = 4 - 2 = 2; A_1 = 1 + 2 - 3 = 0; A_0 = 1 + (1 + 2) - 4 = 0: T_1 comes from turn 2
-    # Second: only V_1 = 5 is sampled, so V_2 = 5 - 0 = 5 and A_2 = 2 - 5 = -3;
-    #   A_1 = 0 + 2 - 5 = -3: T_2 is the reward that was earned; A_0 = 2 + 5 - 6 = 1
-    found = advantages([[NAN, NAN, NAN, 2.0, NAN], [NAN, 5.0, NAN, NAN, NAN]])
-    assert found == [[0.0, 0.0, 0.0, 2.0, 0.0], [1.0, -3.0, -3.0, 0.0, 0.0]]
+def test_a_turn_without_continuations_shares_the_advantage_of_the_turn_before():
+    # gamma 1/2, so both V_0 are 2.5. First episode: only V_2 = 2 is sampled.
+    #   A_2 = 4 - 2 = 2; A_0 = 1 + 1/2 * 1 + 1/4 * 2 - 2.5 = -1/2, also for turn 1
+    # Second: only V_1 = 5 is sampled.
+    #   A_1 = 0 + 1/2 * 2 - 5 = -4, also for turn 2; A_0 = 2 + 1/2 * 5 - 2.5 = 2
+    continued = [[NAN, NAN, NAN, 2.0, NAN], [NAN, 5.0, NAN, NAN, NAN]]
+    found = advantages(continued, turn_gamma=0.5)
+    assert found == [[-0.5, -0.5, -0.5, 2.0, 0.0], [2.0, -4.0, -4.0, 0.0, 0.0]]
+    # With lambda 1/2: A_0 = -1/2 + 1/4 * 1/2 * 2 = -1/4, and 2 - 1/2 * 1/2 * 4 = 1
+    found = advantages(continued, turn_gamma=0.5, turn_lam=0.5)
+    assert found == [[-0.25, -0.25, -0.25, 2.0, 0.0], [1.0, -4.0, -4.0, 0.0, 0.0]]
 
 
 def test_without_any_continuation_episodes_are_compared():
-    # V_0 = 4 and 6, less the rewards since: 4, 3, 2 and 6, 4, 4. Return-to-go 6, 5, 4 and 4, 2, 2.
+    # The returns are 6 and 4.
     found = advantages([[NAN] * 5, [NAN] * 5])
     assert found == [[2.0, 2.0, 2.0, 2.0, 0.0], [-2.0, -2.0, -2.0, 0.0, 0.0]]
 
@@ -67,7 +71,6 @@ def test_a_group_of_one_starts_from_a_baseline_of_0():
     values = torch.full((2, 5), NAN)
     alone = torch.tensor([3, 4])
     found = vine_turn(REWARDS, MASK, TURNS, values, alone, turn_gamma=1.0, turn_lam=0.0)
-    # 6 - 0, then 5 - (0 - 1) = 6 and 4 - (0 - 2) = 6
     assert found.tolist() == [[6.0, 6.0, 6.0, 6.0, 0.0], [4.0, 4.0, 4.0, 0.0, 0.0]]
 
 
@@ -75,6 +78,15 @@ def test_a_value_at_the_first_turn_is_ignored():
     known = [[NAN, 3.0, 3.0, 2.0, NAN], [NAN, 5.0, 1.0, NAN, NAN]]
     with_first = [[8.0, 3.0, 3.0, 2.0, NAN], [8.0, 5.0, 1.0, NAN, NAN]]
     assert advantages(with_first) == advantages(known)
+
+
+def test_continuations_that_repeat_the_episode_leave_exactly_nothing():
+    # 0.1 is not exact in float32, and the mean of the continuations is rounded to it.
+    rewards = torch.full((2, 3), 0.1)
+    mask, turns = torch.ones(2, 3).bool(), torch.tensor([[0, 1, 2], [0, 1, 2]])
+    values = torch.tensor([[NAN, 0.195, 0.1], [NAN, 0.195, NAN]])
+    found = vine_turn(rewards, mask, turns, values, TOGETHER, turn_gamma=0.95, turn_lam=0.5)
+    assert found.count_nonzero() == 0
 
 
 @pytest.mark.parametrize(

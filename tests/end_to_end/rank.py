@@ -33,6 +33,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "--model.advantage=ReinforcePlusPlus", LUCKY, "--data.filter=DynamicSampling",
         "--data.filter.rounds=9",
     ),
+    "continuations": (
+        "--model.advantage=VineTurn", "--model.advantage.every=1", LUCKY,
+        "--data.env.init_args.turn_limit=4",
+    ),
     "no group": ("--data.filter=DynamicSampling", "--data.env.init_args.turn_limit=1"),
     "failures": (
         "--data.env=tests.end_to_end.environments.Raising", "--data.val_episodes=7",

@@ -20,6 +20,7 @@ from vagentrl.advantages import (
     ReinforcePlusPlus,
     TurnGAE,
     TurnGroupRelative,
+    VineTurn,
 )
 from vagentrl.losses import CISPO, GSPO, Aggregation, PolicyLoss, PPOClip, Reinforce
 
@@ -46,6 +47,11 @@ class EstimatorCase:
     formula: Estimate
     unbiased: Unbiased = "never"
     scale: float = 1.0
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the estimator reads values, of a critic or of continuations."""
+        return self.estimator.needs_critic or self.estimator.continuations is not None
 
 
 def _with_critic(
@@ -81,6 +87,16 @@ def _reinforce_plus_plus(**settings: Any) -> EstimatorCase:
         return formulas.reinforce_plus_plus(groups, **settings)
 
     return EstimatorCase(ReinforcePlusPlus(**settings), estimate)
+
+
+def _vine(
+    unbiased: Unbiased = "never", *, whiten: bool = False, every: int = 1, **discounts: float
+) -> EstimatorCase:
+    def estimate(groups: Sequence[Group], values: Values) -> list[list[Credit]]:
+        credits = [formulas.vine_turn(group, **discounts) for group in groups]
+        return formulas.whiten(credits) if whiten else credits
+
+    return EstimatorCase(VineTurn(every=every, whiten=whiten, **discounts), estimate, unbiased)
 
 
 _masked = partial(_with_critic, MaskedGAE, formulas.masked_gae)
@@ -130,6 +146,11 @@ ESTIMATORS: dict[str, EstimatorCase] = {
     ),
     "TurnGroupRelative": _turn_group(ANY, turn_gamma=1.0),
     "TurnGroupRelative, turn_gamma 0.9": _turn_group(turn_gamma=0.9),
+    "VineTurn, turn_lam 1": _vine(ANY, turn_gamma=1.0, turn_lam=1.0),
+    "VineTurn": _vine(EXACT, turn_gamma=1.0, turn_lam=0.0),
+    "VineTurn, every 2, turn_lam 1": _vine(ANY, every=2, turn_gamma=1.0, turn_lam=1.0),
+    "VineTurn, every 2, turn_lam 0.5": _vine(EXACT, every=2, turn_gamma=1.0, turn_lam=0.5),
+    "VineTurn, default": _vine(whiten=True, every=2, turn_gamma=0.95, turn_lam=0.0),
     "ReinforcePlusPlus": _reinforce_plus_plus(gamma=1.0, baseline=False),
     "ReinforcePlusPlus, gamma 0.95, baseline": _reinforce_plus_plus(gamma=0.95, baseline=True),
 }

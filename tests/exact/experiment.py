@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from tests.exact.world import (
     Episodes,
     Path,
     all_batches,
+    continue_from,
     probabilities,
     to_paths,
     with_logprobs,
@@ -33,7 +35,8 @@ class Experiment:
 
     Args:
         case: The estimator and its formula.
-        exact_critic: Whether the critic knows the true values; otherwise its values are random.
+        exact_critic: Whether the critic, or the mean of the continuations, is the true value;
+            otherwise the values are random.
         kl: A penalty on the divergence from the reference.
         sampler: Table of log-probs of the policy that sampled, if it is not the actor.
         episodes: All episodes that can be played.
@@ -69,12 +72,23 @@ class Experiment:
         self.paths = [self._penalise(path, actor) for path in to_paths(episodes)]
         self.sampler = actor if sampler is None else sampler
         self.chances = probabilities(self.paths, self.sampler).tolist()
-        if exact_critic:
+        if exact_critic and case.estimator.needs_critic:
             ends = self.agent.value_table().tolist()
             self.agent.set_values(objectives.exact_values(self.paths, self.chances, ends))
         members = members or (2 if case.estimator.needs_critic else MEMBERS)
         self.batches = all_batches([self.chances], members)
+        if (wanted := case.estimator.continuations) is not None:
+            episodes = continue_from(episodes, wanted.every, self._continued_values(exact_critic))
+            self.paths = [self._penalise(path, actor) for path in to_paths(episodes)]
         self.play(episodes)
+
+    def _continued_values(self, exact: bool) -> dict[int, float]:
+        """Mean return of the continuations from each state, in float32 as `collate` stores it."""
+        nothing_follows = [0.0] * len(self.agent.value_table())
+        values = objectives.exact_values(self.paths, self.chances, nothing_follows)
+        if not exact:
+            values = {state: math.sin(5 * state) for state in values}
+        return {state: float(torch.tensor(value).float()) for state, value in values.items()}
 
     def _penalise(self, path: Path, actor: Tensor) -> Path:
         if self.kl is None or self.kl.place == "loss":

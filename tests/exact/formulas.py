@@ -7,7 +7,7 @@ Nothing here calls the project. GAE is written as a mixture of n-step returns (S
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
@@ -185,6 +185,28 @@ def turn_group_relative(group: Group, *, turn_gamma: float) -> list[Credit]:
         return to_go[member][k] - (fmean(others) if others else 0.0)
 
     return [Credit([advantage(i, k) for k in path.turns]) for i, path in enumerate(group)]
+
+
+def vine_turn(group: Group, *, turn_gamma: float, turn_lam: float) -> list[Credit]:
+    starts = [_returns_to_go(path, turn_gamma)[0] for path in group]
+
+    def credit(member: int, path: Path) -> Credit:
+        rewards = [sum(path.rewards[t] for t in tokens) for tokens in _turns(path)]
+        others = [start for i, start in enumerate(starts) if i != member]
+        values = dict(enumerate((fmean(others), *path.continued[1:])))
+        values = {turn: value for turn, value in values.items() if value is not None}
+        segments = list(pairwise([*values, len(rewards)]))
+        earned = [_discounted_sum(rewards[c:d], turn_gamma) for c, d in segments]
+        gammas = [turn_gamma ** (d - c) for c, d in segments]
+        following = [*values.values(), 0.0][1:]
+        advantages: dict[int, float] = {}
+        for i, (c, d) in enumerate(segments):
+            lams = [turn_lam] * (len(segments) - i)
+            target = lambda_return(earned[i:], following[i:], gammas[i:], lams)
+            advantages |= dict.fromkeys(range(c, d), target - values[c])
+        return Credit([advantages[k] for k in path.turns])
+
+    return [credit(member, path) for member, path in enumerate(group)]
 
 
 def reinforce_plus_plus(

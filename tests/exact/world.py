@@ -94,6 +94,7 @@ class Path:
         observations: The observation of that turn.
         rewards: Reward of each token. A turn's reward is on its last token.
         after: The state after the end, to bootstrap from; None when the episode terminated.
+        continued: Mean return of the continuations from each turn; None where none were played.
     """
 
     states: tuple[int, ...]
@@ -102,6 +103,7 @@ class Path:
     observations: tuple[str, ...]
     rewards: tuple[float, ...]
     after: int | None
+    continued: tuple[float | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.states)
@@ -126,8 +128,29 @@ def to_path(trajectory: Trajectory) -> Path:
         end = trajectory.end
         after = state_rows()[end.ids if end.whole else read + end.ids]
     return Path(
-        tuple(states), tuple(actions), tuple(turns), tuple(observations), tuple(rewards), after
+        tuple(states),
+        tuple(actions),
+        tuple(turns),
+        tuple(observations),
+        tuple(rewards),
+        after,
+        tuple(turn.continued_value for turn in trajectory.turns),
     )
+
+
+def continue_from(episodes: Episodes, every: int, values: Mapping[int, float]) -> Episodes:
+    """The episodes with these values of the states before every n-th turn, as if played."""
+    continued = []
+    for episode in episodes:
+        path = to_path(episode)
+        turns = [
+            replace(turn, continued_value=values[path.states[path.turns.index(number)]])
+            if number and number % every == 0
+            else turn
+            for number, turn in enumerate(episode.turns)
+        ]
+        continued.append(replace(episode, turns=tuple(turns)))
+    return continued
 
 
 def to_paths(episodes: Episodes) -> list[Path]:

@@ -7,7 +7,9 @@ from torch import Tensor
 from vagentrl.advantages.continuations import Continuations
 from vagentrl.advantages.discounts import check_discounts
 from vagentrl.advantages.estimator import EpisodeEstimator
-from vagentrl.advantages.sequence import TokenSequence, gae, returns_to_go
+from vagentrl.advantages.group import group_relative
+from vagentrl.advantages.precision import rounding
+from vagentrl.advantages.sequence import TokenSequence, gae
 from vagentrl.advantages.streams import Streams
 from vagentrl.advantages.whitening import whiten
 from vagentrl.types import RolloutBatch
@@ -23,20 +25,20 @@ def vine_turn(
     turn_gamma: float,
     turn_lam: float,
 ) -> Float[Tensor, "N T"]:
-    """GAE from turn to turn with sampled values (VinePPO, arXiv 2410.01679, with turns as steps).
+    """GAE with sampled values (VinePPO, arXiv 2410.01679), where a step is one or more turns.
 
-    ``V_k`` is the value of the state before turn ``k``. For turn 0 it is the mean return of the
-    other members of the group, and 0 in a group of one. For a turn with continuations it is their
-    mean return. For any other turn it is the latest known value minus the rewards since, which is
-    a baseline but not a value to bootstrap from. With ``R_k`` the reward of the turn::
+    The value ``V_c`` of the state before turn ``c`` is known at turn 0, as the mean return of the
+    other members of the group (0 in a group of one), and where continuations were played, as their
+    mean return. These turns divide the trajectory into segments, and all turns of a segment share
+    its advantage. With ``R_c`` the discounted sum of the rewards of the segment that begins with
+    turn ``c``, and ``d`` the first turn of the next segment::
 
-        A_k = R_k + turn_gamma * T_{k+1} - V_k
-        T_k = (1 - turn_lam) * V_k + turn_lam * (A_k + V_k)    where continuations were played
-        T_k = A_k + V_k                                        elsewhere
+        A_c = R_c + turn_gamma ** (d - c) * (V_d + turn_lam * A_d) - V_c
 
-    No ``V_k`` depends on the actions of turn ``k`` or later. So with ``turn_lam`` 1 the expected
-    policy gradient is the true one whatever the values are, and with a smaller ``turn_lam`` if the
-    continuations are played to their end.
+    After the last segment ``V_d`` and ``A_d`` are 0. No value depends on the actions of its segment
+    or later. So with ``turn_gamma`` 1 the expected policy gradient is the true one: with
+    ``turn_lam`` 1 whatever the values are, and with a smaller one if the continuations are played
+    to their end. Advantages that rounding alone explains are 0.
 
     Args:
         rewards: Reward of each token; a turn earns the sum over its tokens.
@@ -53,40 +55,34 @@ def vine_turn(
     """
     tokens = TokenSequence.of(rewards, None, action_mask)
     turn_ends = tokens.turn_ends(turn_ids)
-    turn_of, rewards_K = tokens.turns(turn_ends)
+    turn_of, returns_K, noise_K = tokens.turn_returns(turn_ends, turn_gamma)
+    _, rewards_K = tokens.turns(turn_ends)
     ends_K = tokens.ends[turn_ends]
     starts_K = ends_K.roll(1)  # the last turn is an end, and the first one a start
-    sampled_K = continued_values.flatten()[tokens.index][turn_ends].to(rewards_K)
-    is_sampled_K = ~sampled_K.isnan() & ~starts_K
+    continued_K = continued_values.flatten()[tokens.index][turn_ends].to(rewards_K)
+    is_continued_K = ~continued_K.isnan() & ~starts_K
 
-    returns_K = returns_to_go(rewards_K, ends_K, turn_gamma)
-    first_K = torch.zeros_like(returns_K)
+    values_K = continued_K.where(is_continued_K, 0.0)
     groups_P = group_ids[tokens.stream_of][turn_ends][starts_K]
-    first_K[starts_K] = _mean_of_others(returns_K[starts_K], groups_P)
-
-    values_K = _carried(first_K.where(starts_K, sampled_K), starts_K | is_sampled_K, rewards_K)
-    lam_K = torch.ones_like(values_K).where(~is_sampled_K.roll(-1), turn_lam)
+    values_K[starts_K] = _mean_of_others(returns_K[starts_K], groups_P, noise_K[starts_K])
+    # Inside a segment lambda is 1, so that the values there, which are not known, cancel.
+    lam_K = torch.ones_like(values_K).where(~is_continued_K.roll(-1), turn_lam)
     advantages_K = gae(rewards_K, values_K, ends_K, 0.0, turn_gamma, lam_K)
-    return tokens.spread(advantages_K[turn_of])
+
+    noise_K = noise_K + rounding(tokens.dtype) * (values_K.abs() + values_K.roll(-1).abs())
+    advantages_K = advantages_K.masked_fill(advantages_K.abs() <= noise_K, 0.0)
+    positions_K = torch.arange(len(values_K), device=values_K.device)
+    segment_K = positions_K.where(starts_K | is_continued_K, -1).cummax(0).values
+    return tokens.spread(advantages_K[segment_K][turn_of])
 
 
 def _mean_of_others(
-    returns: Float[Tensor, " P"], group_ids: Int[Tensor, " P"]
+    returns: Float[Tensor, " P"], group_ids: Int[Tensor, " P"], noise: Float[Tensor, " P"]
 ) -> Float[Tensor, " P"]:
     """Mean return of the other members of each member's group; 0 where there are none."""
-    groups, group_of, sizes = group_ids.unique(return_inverse=True, return_counts=True)
-    totals = returns.new_zeros(len(groups)).index_add(0, group_of, returns)
-    return (totals[group_of] - returns) / (sizes[group_of] - 1).clamp(min=1)
-
-
-def _carried(
-    values: Float[Tensor, " K"], is_known: Bool[Tensor, " K"], rewards: Float[Tensor, " K"]
-) -> Float[Tensor, " K"]:
-    """Known values as they are; in between, the latest known one minus the rewards since."""
-    earned = rewards.cumsum(0) - rewards
-    positions = torch.arange(len(values), device=values.device)
-    latest = positions.where(is_known, -1).cummax(0).values
-    return values[latest] + earned[latest] - earned
+    _, group_of, sizes = group_ids.unique(return_inverse=True, return_counts=True)
+    above = group_relative(returns, group_of, scale=None, baseline="leave_one_out", noise=noise)
+    return (returns - above).masked_fill(sizes[group_of] == 1, 0.0)
 
 
 class VineTurn(EpisodeEstimator):
@@ -103,7 +99,7 @@ class VineTurn(EpisodeEstimator):
 
     Args:
         continuations: Number of continuations from each chosen turn.
-        every: Choose every n-th turn. The turns in between share the value of the one before.
+        every: Choose every n-th turn. The turns in between share the advantage of the one before.
         horizon: Turns after which a continuation is cut; null plays it to its end. A shorter
             horizon leaves out what is earned later; with ``turn_lam`` below 1 this is a bias.
         turn_gamma: Discount from turn to turn.
