@@ -47,3 +47,11 @@ class Told(Countdown):
 
     def initial_state(self, seed: int) -> int:
         return seed % 4
+
+
+class Unrepeatable(Countdown):
+    """Says that its episodes cannot be replayed."""
+
+    @property
+    def replays(self) -> bool:
+        return False

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import runs
 from vagentrl.cli.trainer import VagentCLI
@@ -188,3 +189,41 @@ def test_an_estimator_that_cannot_work_with_the_batch_is_refused(
 ):
     with pytest.raises(ConfigError, match=message):
         runs.fit(*QUICK, "--model.advantage=GroupRelative", *settings)
+
+
+def test_an_estimator_that_continues_episodes_refuses_an_environment_that_cannot_replay(
+    run_dir: Path,
+):
+    unrepeatable = "--data.env=tests.end_to_end.environments.Unrepeatable"
+    with pytest.raises(ConfigError, match="VineTurn, which continues episodes from their turns"):
+        runs.fit(*QUICK, "--model.advantage=VineTurn", unrepeatable)
+
+
+def test_continuations_are_played_for_what_the_filter_kept_and_reach_the_batch(run_dir: Path):
+    rollouts: list[RolloutBatch] = []
+    run = runs.prepare(
+        *QUICK,
+        LUCKY,
+        "--data.env.init_args.turn_limit=4",
+        "--trainer.max_epochs=1",
+        "--model.advantage=VineTurn",
+        "--model.advantage.every=1",
+        "--model.advantage.continuations=3",
+        "--data.filter=TopFraction",
+        "--data.filter.fraction=0.5",
+        "--data.groups=4",
+    )
+    score = run.model.score
+    run.model.score = lambda rollout: rollouts.append(rollout) or score(rollout)
+    run.trainer.fit(run.model, run.datamodule)
+    [rollout], report = rollouts, run.datamodule.report
+    assert 0 < len(rollout.group_ids) < len(played(run))
+    assert rollout.continued_values is not None
+    is_later = rollout.action_mask & (rollout.turn_ids > 0)
+    assert torch.equal(~rollout.continued_values.isnan(), is_later)
+    later_turns = (rollout.turn_ids.amax(-1)).sum()
+    assert report["rollout/continuations"] == 3 * later_turns > 0
+    of_episodes = sum(len(turn.reply_ids) for t in played(run) for turn in t.turns)
+    of_continuations = report["rollout/continuation_tokens"]
+    assert report["rollout/sampled_tokens"] == of_episodes + of_continuations
+    assert report["time/continue"] > 0

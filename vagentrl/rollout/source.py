@@ -166,7 +166,7 @@ class EpisodeSource:
         if plan.filter.rounds > 1:
             kept = kept[:wanted]
         learned, continued = [member for group in kept for member in group], {}
-        if plan.continuations is not None and iteration.actor_learns:
+        if plan.continuations is not None:
             learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
         sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
