@@ -43,7 +43,7 @@ def run_check_env(arguments: Sequence[str]) -> None:
         raise ConfigError("no environment is named; give a class, --config or --all")
     reports = []
     for name, factory in chosen:
-        report = check_environment(factory, name, effort, _exact_judge())
+        report = check_environment(factory, name, effort, exact_judge())
         reports.append(report)
         _show(report, settings)
     if settings.markdown:
@@ -164,7 +164,7 @@ def _needs_settings(kind: type[Environment]) -> bool:
     )
 
 
-def _exact_judge() -> Judge | None:
+def exact_judge() -> Judge | None:
     """The judge that compares claims exactly, if its plug-in is installed."""
     for plugin in entry_points(group="vagentrl.plugins", name="exact_state"):
         kinds = vars(plugin.load()).values()
