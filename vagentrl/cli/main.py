@@ -10,7 +10,17 @@ from vagentrl import __version__
 from vagentrl.cli.interrupts import orderly_exit
 from vagentrl.errors import VagentError
 
-COMMANDS = ("fit", "validate", "test", "check", "recipes", "export", "warmstart", "doctor")
+COMMANDS = (
+    "fit",
+    "validate",
+    "test",
+    "check",
+    "check-env",
+    "recipes",
+    "export",
+    "warmstart",
+    "doctor",
+)
 
 HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
 
@@ -21,6 +31,7 @@ commands:
   validate    evaluate it on held-out episodes      vagentrl validate --config … --ckpt_path best
   test        evaluate it at the end, once          vagentrl test --config … --ckpt_path best
   check       dry run: build everything but the weights, and say how large it is
+  check-env   can an environment be trained on      vagentrl check-env FrozenLake
   recipes     list the configurations that ship     vagentrl recipes sokoban_vlm > mine.yaml
   export      write a checkpoint's policy as a Hugging Face model
                                                     vagentrl export CHECKPOINT FOLDER
@@ -84,6 +95,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.check import run_check
 
             run_check(arguments)
+        case "check-env":
+            from vagentrl.cli.check_env import run_check_env
+
+            run_check_env(arguments)
         case "doctor":
             from vagentrl.cli.doctor import run_doctor
 

@@ -12,6 +12,7 @@ import math
 import multiprocessing
 import pickle
 import queue
+import signal
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Hashable
@@ -180,12 +181,13 @@ class ThreadWorker:
 
 
 class ProcessWorker:
-    """Runs an environment in a spawned process, which can be killed when it hangs.
+    """Runs an environment, or another object with `close`, in a spawned process, which can be
+    killed when it hangs.
 
     The factory, and the functions and arguments of calls, must be picklable.
     """
 
-    def __init__(self, factory: EnvironmentFactory) -> None:
+    def __init__(self, factory: Callable[[], Any]) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, factory), daemon=True)
@@ -204,8 +206,7 @@ class ProcessWorker:
             answer, error = ours.recv()
         except (EOFError, OSError) as broken:
             self._process.join()
-            code = self._process.exitcode
-            raise EnvError(f"its process ended with exit code {code}") from broken
+            raise EnvError(f"its process ended {_how(self._process.exitcode)}") from broken
         if error is not None:
             raise error
         return answer
@@ -217,7 +218,7 @@ class ProcessWorker:
         self._caller.close()
 
 
-def _serve(theirs: Connection, factory: EnvironmentFactory) -> None:
+def _serve(theirs: Connection, factory: Callable[[], Any]) -> None:
     environment = None
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the trainer closed the pipe
         while True:
@@ -230,6 +231,13 @@ def _serve(theirs: Connection, factory: EnvironmentFactory) -> None:
                 theirs.send((None, _as_env_error(error)))
     if environment is not None:
         environment.close()
+
+
+def _how(exit_code: int | None) -> str:
+    """How a process ended: by a signal, such as SIGSEGV, or with an exit code."""
+    if exit_code is not None and exit_code < 0:
+        return f"by {signal.Signals(-exit_code).name}"
+    return f"with exit code {exit_code}"
 
 
 def _as_env_error(error: BaseException) -> EnvError:

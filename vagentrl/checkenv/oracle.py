@@ -1,0 +1,107 @@
+"""Checks that the oracle reaches what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import mean
+
+from vagentrl.checkenv.bench import MOST_TURNS, Bench, actions_per_turn, reply_with, reset, step
+from vagentrl.checkenv.report import Finding, Rate, failed, passed, unchecked
+from vagentrl.environment import Environment, Split, seed_of
+from vagentrl.types import StepResult
+
+SPLITS: tuple[Split, ...] = ("validation", "train")
+
+
+def check_oracle(bench: Bench) -> tuple[Finding, Rate | None]:
+    """Play the oracle's plans from the start to the end of episodes.
+
+    Where luck decides transitions too, a plan made at the start may fail. The oracle is then asked
+    again in every turn, and need not always succeed.
+    """
+    name, environment = "oracle", bench.environment
+    played: list[tuple[int, list[StepResult]]] = []
+    luck = False
+    for index in bench.within_time(range(bench.effort.plays), share=0.5):
+        seed = seed_of(SPLITS[index % 2], index // 2)
+        reset(environment, seed, seed)
+        plan = environment.oracle()
+        if plan is None and not played:
+            return unchecked(name, "oracle() is None"), None
+        if not plan:
+            seen = f"oracle() is {plan!r} at the start of seed {seed}"
+            advice = "draw initial states that can be solved within the limits"
+            return failed(name, seen, "a plan", advice), None
+        results = list(_play_plan(environment, plan)) if not luck else []
+        if not luck and not _solved(results) and _is_lucky(environment, seed, plan):
+            luck = True
+        if luck:
+            results = list(_ask_again(environment, seed))
+        played.append((seed, results))
+        if not luck and not _solved(results):
+            return _missed(seed, plan, results), _rate(played)
+    rate = _rate(played)
+    how = "asked in every turn, since luck decides too" if luck else "plans played to the end"
+    return passed(name, f"{rate} in {rate.episodes} episodes, {how}"), rate
+
+
+def _play_plan(environment: Environment, plan: tuple[str, ...]) -> Iterator[StepResult]:
+    """Play a plan in replies of as many actions as a turn may have."""
+    size = actions_per_turn(environment)
+    for start in range(0, len(plan), size):
+        result = step(environment, reply_with(environment, plan[start : start + size]))
+        yield result
+        if result.terminated or result.truncated:
+            return
+
+
+def _ask_again(environment: Environment, seed: int) -> Iterator[StepResult]:
+    """Play an episode, and ask the oracle again in every turn."""
+    reset(environment, seed, seed)
+    for _ in range(MOST_TURNS):
+        plan = (environment.oracle() or ())[: actions_per_turn(environment)]
+        result = step(environment, reply_with(environment, plan))
+        yield result
+        if result.terminated or result.truncated:
+            return
+
+
+def _is_lucky(environment: Environment, seed: int, plan: tuple[str, ...]) -> bool:
+    """Whether the same plan leads elsewhere under other transition seeds."""
+    ends = set()
+    for transition_seed in range(8):
+        reset(environment, seed, transition_seed)
+        results = list(_play_plan(environment, plan))
+        ends.add(tuple((result.reward, result.observation.text) for result in results))
+    return len(ends) > 1
+
+
+def _solved(results: list[StepResult]) -> bool:
+    return bool(results) and results[-1].metrics.get("success") == 1
+
+
+def _missed(seed: int, plan: tuple[str, ...], results: list[StepResult]) -> Finding:
+    last = results[-1]
+    if last.metrics.get("success") is None:
+        end = "the metrics have no `success`"
+    elif last.truncated:
+        end = f"a limit ended the episode after {len(results)} turns"
+    elif last.terminated:
+        end = f"the episode ended without success in turn {len(results)}"
+    else:
+        end = f"the episode goes on after all {len(plan)} actions"
+    return failed(
+        "oracle",
+        f"seed {seed}, {' '.join(plan[:12])}{' …' if len(plan) > 12 else ''}: {end}",
+        "success at the end of every plan",
+        "return the remaining actions to success, or None; keep plans within the limits",
+    )
+
+
+def _rate(played: list[tuple[int, list[StepResult]]]) -> Rate:
+    return Rate(
+        success=mean(float(_solved(results)) for _, results in played),
+        mean_return=mean(sum(result.reward for result in results) for _, results in played),
+        turns=mean(len(results) for _, results in played),
+        episodes=len(played),
+    )

@@ -1,0 +1,160 @@
+"""Checks that episodes grow no memory, and that close releases all."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from vagentrl.checkenv.bench import Bench, draw_actions, play_at_random, reply_with, reset, step
+from vagentrl.checkenv.report import Checked, Finding, failed, passed
+from vagentrl.environment import Environment, seed_of
+
+PROCESS = Path("/proc/self")
+TURNS = 50
+"""Turns of an episode that are played to see whether memory grows."""
+TRACED_BYTES = 2048
+"""Bytes of Python objects that may stay behind after an episode."""
+RESIDENT_BYTES = 8192
+"""Bytes of the whole process that may stay behind after an episode."""
+SLACK = 6 << 20
+"""Bytes by which a process may grow in any case: allocators take memory in large pieces."""
+
+
+def check_memory(bench: Bench) -> Checked:
+    """Play episodes, and compare memory before and after the second half of them.
+
+    With few episodes the same seeds are played again, so that a bounded cache of the environment
+    is full by then. With 500 or more, every seed is new.
+    """
+    name, environment = "memory", bench.environment
+    half = max(1, bench.effort.episodes // 2)
+    fresh = bench.effort.episodes >= 500
+    seeds = [seed_of("train", index) for index in range(half)]
+    again = [seed_of("train", half + index) for index in range(half)] if fresh else seeds
+    warm = _play(environment, bench.within_time(seeds, share=0.4))
+    again = again if fresh else again[:warm]  # only what fills the caches already
+    _play(environment, iter(again[: max(1, warm // 4)]))  # what is made at the first repetition
+    resident = _resident()
+    tracemalloc.start()
+    try:
+        _play(environment, iter(again[:2]))
+        before = _traced()
+        played = _play(environment, bench.within_time(again, share=0.5))
+        grown = _traced() - before
+    finally:
+        tracemalloc.stop()
+    swollen = _resident() - resident
+    seen = (
+        f"{grown / played / 1024:.1f} KiB of Python objects and {swollen / played / 1024:.1f} KiB "
+        f"of the process per episode, over {played} episodes after {warm}"
+    )
+    if grown > TRACED_BYTES * played + 65536 or swollen > RESIDENT_BYTES * played + SLACK:
+        return Checked((failed(
+            name,
+            seen,
+            f"at most {TRACED_BYTES / 1024:.0f} and {RESIDENT_BYTES / 1024:.0f} KiB (beyond "
+            f"{SLACK >> 20} MiB)",
+            "drop what belongs to an episode in reset; bound caches (lru_cache(maxsize=…))",
+        ),))  # fmt: skip
+    return Checked((passed(name, seen),))
+
+
+def _play(environment: Environment, seeds: Iterable[int]) -> int:
+    """Play the first turns of episodes; returns their number."""
+    played = 0
+    for seed in seeds:
+        for turn, _ in enumerate(play_at_random(environment, seed, Random(seed))):
+            if turn == TURNS:
+                break
+        environment.frame()
+        environment.state()
+        played += 1
+    return played
+
+
+def _traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _resident() -> int:
+    """Bytes of the process in memory; where the system does not say, the most there ever were."""
+    gc.collect()
+    try:
+        pages = int((PROCESS / "statm").read_text().split()[1])
+    except OSError:
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds."""
+
+    threads: int
+    children: int
+    files: int
+
+
+def held() -> Held:
+    """Count the threads, child processes and open files of this process."""
+    if not PROCESS.exists():  # not Linux: only Python's own threads are known
+        return Held(threading.active_count(), 0, 0)
+    tasks = list((PROCESS / "task").iterdir())
+    children = [(task / "children").read_text().split() for task in tasks if task.exists()]
+    return Held(len(tasks), sum(map(len, children)), len(os.listdir(PROCESS / "fd")))
+
+
+def check_close(bench: Bench) -> Checked:
+    """Make, play and close environments, and see what stays behind; close each twice."""
+    name = "close"
+    _live_and_close(bench)  # what a library starts once for all is none of ours
+    before, rounds = held(), 3
+    for _ in range(rounds):
+        _live_and_close(bench)
+    gc.collect()
+    left = {}
+    for _ in _waiting():
+        after = held()
+        left = {
+            kind: getattr(after, kind) - count
+            for kind, count in vars(before).items()
+            if getattr(after, kind) - count >= rounds
+        }
+        if not left:
+            return Checked((passed(name, "no thread, process or file is left; twice is harmless"),))
+    seen = ", ".join(f"{count} {kind}" for kind, count in left.items())
+    return Checked((_left_open(name, seen, rounds),))
+
+
+def _left_open(name: str, seen: str, rounds: int) -> Finding:
+    return failed(
+        name,
+        f"{seen} more than before, after {rounds} environments were closed",
+        "none",
+        "close and join in close() whatever __init__ or reset opened",
+    )
+
+
+def _waiting() -> Iterator[None]:
+    """Wait a little between attempts: threads and processes take a moment to end."""
+    for attempt in range(6):
+        yield
+        time.sleep(0.02 * 2**attempt)
+
+
+def _live_and_close(bench: Bench) -> None:
+    environment = bench.make()
+    reset(environment, seed_of("train", 0))
+    step(environment, reply_with(environment, draw_actions(environment, Random(0))))
+    environment.close()
+    environment.close()
+    bench.make().close()  # one that was never reset

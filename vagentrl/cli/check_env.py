@@ -1,0 +1,174 @@
+"""``vagentrl check-env``: can an environment be trained on, and what does play earn in it?"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from inspect import Parameter, isabstract, signature
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vagentrl.checkenv import LONG, SHORT, TABLE_HEAD, Effort, Report, check_environment
+from vagentrl.claims.judge import Judge
+from vagentrl.cli.parser import CONFIG_HELP, Parser
+from vagentrl.environment import Environment
+from vagentrl.errors import ConfigError
+
+USAGE = "vagentrl check-env CLASS [--env.SETTING VALUE ...] | --config CONFIG | --all"
+DESCRIPTION = """
+Play an environment in a process of its own and say whether it can be trained on: are episodes
+repeatable, the splits disjoint, states true, the oracle right, hostile replies harmless, memory and
+processes released? It exits with 1 if a check fails.
+
+  vagentrl check-env FrozenLake                      by its short name, with default settings
+  vagentrl check-env my_package.my_game.Game --env.size 6
+  vagentrl check-env --config sokoban_text           data.env of a recipe, and its val_envs
+  vagentrl check-env --all --short                   every installed environment, a line each
+  vagentrl check-env --all --markdown                the table in docs/environments/table.md
+""".strip()
+
+
+def run_check_env(arguments: Sequence[str]) -> None:
+    """``vagentrl check-env``."""
+    settings = _parser().parse_args(_spelt_out(arguments))
+    effort = _effort(settings)
+    chosen = list(_chosen(settings))
+    if not chosen:
+        raise ConfigError("no environment is named; give a class, --config or --all")
+    reports = []
+    for name, factory in chosen:
+        report = check_environment(factory, name, effort, exact_judge())
+        reports.append(report)
+        _show(report, settings)
+    if settings.markdown:
+        print("\n".join([TABLE_HEAD, *(report.row() for report in reports)]))
+    elif not settings.all:
+        print(f"\n{TABLE_HEAD}\n" + "\n".join(report.row() for report in reports))
+    if not all(report.sound for report in reports):
+        raise SystemExit(1)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="vagentrl check-env", usage=USAGE, description=DESCRIPTION)
+    load_environments()
+    parser.add_argument(
+        "--env",
+        type=Callable[[], Environment],
+        default=None,
+        help="the environment: a class with its settings, as in data.env",
+    )
+    parser.add_argument("-c", "--config", type=str | None, default=None, help=CONFIG_HELP)
+    parser.add_argument(
+        "--all", action="store_true", help="check every installed environment, a line each"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="a few seconds for each environment, not minutes"
+    )
+    parser.add_argument(
+        "--episodes",
+        type=int | None,
+        default=None,
+        help=f"episodes over which memory must not grow ({LONG.episodes})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float | None,
+        default=None,
+        help=f"seconds after which a check takes no further samples ({LONG.seconds:g})",
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the table alone")
+    return parser
+
+
+def _spelt_out(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the class, which may stand first, as the value of ``--env``."""
+    if arguments and not arguments[0].startswith("-"):
+        return ["--env", *arguments]
+    return list(arguments)
+
+
+def _effort(settings: Any) -> Effort:
+    effort = SHORT if settings.short else LONG
+    given = {"episodes": settings.episodes, "seconds": settings.seconds}
+    return replace(effort, **{name: value for name, value in given.items() if value is not None})
+
+
+def _show(report: Report, settings: Any) -> None:
+    if settings.markdown:
+        print(report.line() if report.sound else report, file=sys.stderr, flush=True)
+    else:
+        print(report.line() if settings.all else report, flush=True)
+
+
+def _chosen(settings: Any) -> Iterator[tuple[str, Callable[[], Environment]]]:
+    """The environments to check, by name."""
+    if sum([settings.all, settings.config is not None, settings.env is not None]) > 1:
+        raise ConfigError("give one of a class, --config and --all")
+    if settings.all:
+        yield from installed_environments()
+    elif settings.config is not None:
+        for name, spec in _of_recipe(Path(settings.config)):
+            yield name, _parser().instantiate(_parser().parse_args(["--env", spec])).env
+    elif settings.env is not None:
+        yield settings.env.class_path, _parser().instantiate(settings).env
+
+
+def _of_recipe(path: Path) -> Iterator[tuple[str, str]]:
+    """The environments of a recipe, as JSON: ``data.env`` and ``data.val_envs``, or ``env``."""
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    data = recipe.get("data", recipe)
+    if not isinstance(data, dict) or "env" not in data:
+        raise ConfigError(f"--config: {path} names no environment under data.env")
+    for name, env in {path.stem: data["env"], **(data.get("val_envs") or {})}.items():
+        yield name, env if isinstance(env, str) else json.dumps(env)
+
+
+def load_environments() -> None:
+    """Import the plug-ins, so that short names are found; `vagentrl doctor` reports broken ones."""
+    for plugin in entry_points(group="vagentrl.plugins"):
+        try:
+            importlib.import_module(plugin.module)
+        except ImportError as error:  # a library of another environment may be missing
+            print(f"vagentrl: {plugin.module} cannot be imported: {error}", file=sys.stderr)
+
+
+def installed_environments() -> Iterator[tuple[str, type[Environment]]]:
+    """The environments that plug-ins bring and that need no settings, by their dotted path."""
+    load_environments()
+    seen: set[type[Environment]] = set()
+    for plugin in sorted(entry_points(group="vagentrl.plugins"), key=lambda p: p.module):
+        module = sys.modules.get(plugin.module)
+        for thing in vars(module).values() if module else ():
+            if not isinstance(thing, type) or not issubclass(thing, Environment):
+                continue
+            if isabstract(thing) or thing in seen or _needs_settings(thing):
+                continue
+            if thing.__module__ == plugin.module or thing.__module__.startswith(
+                f"{plugin.module}."
+            ):
+                seen.add(thing)
+                yield f"{thing.__module__}.{thing.__qualname__}", thing
+
+
+def _needs_settings(kind: type[Environment]) -> bool:
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return any(
+        parameter.default is Parameter.empty and parameter.kind not in variable
+        for parameter in signature(kind).parameters.values()
+    )
+
+
+def exact_judge() -> Judge | None:
+    """The judge that compares claims exactly, if its plug-in is installed."""
+    for plugin in entry_points(group="vagentrl.plugins", name="exact_state"):
+        kinds = vars(plugin.load()).values()
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Judge) and not isabstract(kind):
+                return kind()
+    return None
