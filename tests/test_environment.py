@@ -265,3 +265,53 @@ def test_a_format_that_cannot_carry_the_actions_is_refused():
         Spoken(None, actions_per_turn=2)
     with pytest.raises(ConfigError, match="action_separator ' ' occurs"):
         Spoken(" ", actions_per_turn=1)
+
+
+class Timed(Corridor):
+    """Its second action meets a limit of its own, or the end of the task, or both."""
+
+    def __init__(self, done: bool, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.done = done
+
+    def _act(self, action: str) -> Outcome:
+        second = self._actions == 1
+        return Outcome(1.0, done=self.done and second, truncated=second)
+
+
+def test_a_limit_of_the_tasks_own_truncates():
+    env = Timed(done=False, turn_limit=9, actions_per_turn=3)
+    env.reset(0)
+    result = env.step(Reply("", actions=("Right", "Right", "Right")))
+    assert (result.terminated, result.truncated, result.reward) == (False, True, 2.0)
+    with pytest.raises(EnvError, match="call reset"):
+        env.step(Reply("", actions=("Right",)))
+
+
+def test_the_end_of_the_task_counts_before_a_limit():
+    env = Timed(done=True, turn_limit=9, actions_per_turn=3)
+    env.reset(0)
+    result = env.step(Reply("", actions=("Right", "Right", "Right")))
+    assert (result.terminated, result.truncated, result.reward) == (True, False, 2.0)
+
+
+def test_aliases_are_repaired_and_counted():
+    settings: dict[str, Any] = {"aliases": {"step right": "Right"}, "actions_per_turn": 4}
+    env = Corridor(**settings)
+    env.reset(0)
+    metrics = env.step(Reply("", actions=("Step_Right.", "left", "left!", "fly"))).metrics
+    assert metrics["valid_actions"] == 0.75
+    assert metrics["repaired_actions"] == 0.5  # the first and the third of four
+
+
+def test_without_aliases_nothing_is_repaired():
+    env = Corridor()
+    env.reset(0)
+    metrics = env.step(Reply("", actions=("left.",))).metrics
+    assert metrics["valid_actions"] == 0.0
+    assert "repaired_actions" not in metrics
+
+
+def test_an_alias_for_no_action_is_refused():
+    with pytest.raises(ConfigError, match="aliases stand for Up; the actions are Left, Right"):
+        Corridor(aliases={"north": "Up"})

@@ -9,6 +9,7 @@ import numpy as np
 
 from vagentrl.environment import ActionEnvironment, Outcome, Split, split_of
 from vagentrl.errors import ConfigError
+from vagentrl.spellings import Spellings
 from vagentrl.types import Observation, Reply, StepResult
 
 
@@ -117,7 +118,7 @@ class Bandit(ActionEnvironment):
         pair = _draw(rng, self.pairing, split_of(seed))
         self._steady, self._risky = reversed(pair) if self.misleading else pair
         self.action_names = pair if rng.random() < 0.5 else (pair.risky, pair.steady)
-        self._spellings = {name.casefold(): name for name in self.action_names}
+        self._spellings = Spellings(self.action_names, self.aliases)
         # Trailing zeros do not change a seed, so the 1 separates this stream from the names'.
         self._luck = np.random.default_rng((seed, transition_seed, 1)).random()
 

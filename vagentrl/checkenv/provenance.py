@@ -41,10 +41,11 @@ def extra_and_licence(modules: frozenset[str]) -> tuple[str, str]:
 
 
 def _owner(modules: frozenset[str]) -> str | None:
-    """The package whose plug-in the environment's module is."""
+    """The package that brings plug-ins from beside the environment's module."""
+    # Only the environment's own module is there with its dots.
+    packages = {name.partition(".")[0] for name in modules if "." in name}
     for plugin in entry_points(group="vagentrl.plugins"):
-        own = any(name == plugin.module or name.startswith(f"{plugin.module}.") for name in modules)
-        if own and plugin.dist is not None:
+        if plugin.module.partition(".")[0] in packages and plugin.dist is not None:
             return plugin.dist.name
     return None
 

@@ -1,0 +1,166 @@
+"""Products and instructions: the shipped ones, and files in WebShop's own format."""
+
+import gzip
+import json
+import sys
+from collections import Counter
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vagentrl.errors import ConfigError
+from vagentrl.types import Reply
+from vagentrl_envs.webshop import WebShop, read_catalogue
+
+SCRIPT = Path(__file__).parents[3] / "scripts/make_webshop.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = util.spec_from_file_location("make_webshop", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_script_makes_what_is_shipped_byte_by_byte(script: ModuleType):
+    # Compressed bytes may differ between builds of zlib, so what they stand for is compared.
+    for path, content in script.files():
+        assert gzip.decompress(path.read_bytes()) == content
+
+
+def test_the_shipped_catalogue_has_a_thousand_products_of_forty_types():
+    products = read_catalogue(None, None).products
+    assert len({product.asin for product in products}) == len(products) == 1000
+    types = Counter(product.query for product in products)
+    assert len(types) == 40 and set(types.values()) == {25}
+    for product in products:
+        assert len(product.attributes) == 4 and len(product.options) == 2
+        assert 3 <= product.price <= 160 and len(product.path) == 3
+    assert len({product.query for product in products[:100]}) == 4
+
+
+SHIRT: dict[str, Any] = {
+    "asin": "B09ABC",
+    "name": "Linen <image> shirt for men",
+    "category": "fashion",
+    "query": "Men's shirts",
+    "product_category": "Clothing \u203a Men \u203a Shirts",
+    "full_description": "A light shirt.",
+    "small_description": ["Made of linen", "Machine wash"],
+    "pricing": "$1,012.99$1,029.99",
+    "customization_options": {
+        "Color": [{"value": "Navy Blue", "asin": "B1"}, {"value": "red"}],
+        "size": [{"value": "red"}, {"value": "description"}],
+        "style": None,
+    },
+    "images": ["https://example.org/1.jpg"],
+}
+WISH = {
+    "attributes": ["machine wash", "linen"],
+    "instruction": "find me a linen shirt.",
+    "instruction_attributes": ["linen"],
+}
+
+
+def write(folder: Path, items: Any, wishes: Any = None) -> dict[str, Any]:
+    (folder / "items.json").write_text(json.dumps(items))
+    if wishes is None:
+        return {"items": str(folder / "items.json")}
+    (folder / "ins.json").write_text(json.dumps(wishes))
+    return {"items": str(folder / "items.json"), "instructions": str(folder / "ins.json")}
+
+
+def test_the_original_records_are_read(tmp_path: Path):
+    files = write(tmp_path, [SHIRT, SHIRT], {"B09ABC": WISH, "B0": WISH})
+    (shirt,) = read_catalogue(files["items"], files["instructions"]).products
+    assert shirt.name == "Linen (image) shirt for men"
+    assert (shirt.query, shirt.path) == ("men's shirts", ("Clothing", "Men", "Shirts"))
+    assert shirt.prices == (1012.99, 1029.99)
+    assert shirt.price_tag == "$1012.99 to $1029.99"
+    assert shirt.options == (("color", ("navy blue", "red")), ("size", ("red", "description")))
+    assert shirt.attributes == ("machine wash", "linen")
+    (wish,) = shirt.instructions
+    assert (wish.text, wish.attributes, wish.options) == (
+        "find me a linen shirt", ("linen",), None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pricing", "prices"),
+    [("$5.00", (5.0,)), ("", (100.0,)), (None, (100.0,)), ("$9 - $3.50", (3.5, 9.0)), (7, (7.0,))],
+)
+def test_prices_are_read_as_they_are_written(tmp_path: Path, pricing: Any, prices: Any):
+    files = write(tmp_path, [{**SHIRT, "pricing": pricing}])
+    assert read_catalogue(files["items"], None).products[0].prices == prices
+
+
+def test_written_instructions_are_played_to_their_reward(tmp_path: Path):
+    pytest.importorskip("bm25s")
+    options = SHIRT["customization_options"]
+    items = [
+        {**SHIRT, "asin": f"B{n:03}", "name": f"Linen shirt {n}", "customization_options": options}
+        for n in range(60)
+    ]
+    human = [{**WISH, "instruction": "a navy shirt", "instruction_options": ["Navy Blue"]}]
+    wishes = {item["asin"]: human if n % 2 else WISH for n, item in enumerate(items)}
+    env = WebShop(**write(tmp_path, items, wishes), turn_limit=40)
+    texts = set()
+    for seed in range(40):
+        env.reset(seed)
+        texts.add(env.goal.text)
+        plan = env.oracle()
+        assert plan is not None
+        result = [env.step(Reply("", actions=(action,))) for action in plan][-1]
+        assert result.reward == 1
+    assert any(text.startswith("a navy shirt, for at most $") for text in texts)
+    assert any(text.startswith("find me a linen shirt, with color ") for text in texts)
+
+
+def test_buttons_with_one_name_are_told_apart(tmp_path: Path):
+    pytest.importorskip("bm25s")
+    files = write(tmp_path, [SHIRT], {"B09ABC": WISH})
+    env = WebShop(**files, split_products=False)
+    env.reset(0)
+    for action in ("search[shirt]", "click[b09abc]"):
+        env.step(Reply("", actions=(action,)))
+    shown = env.shop.buttons(env.page)
+    # "red" is a color and a size, and "description" a size and a page
+    assert shown[:4] == ("navy blue", "color: red", "size: red", "size: description")
+    for action in ("click[size: description]", "click[navy blue]"):
+        env.step(Reply("", actions=(action,)))
+    assert env.page.chosen == (("size", "description"), ("color", "navy blue"))
+
+
+@pytest.mark.parametrize(
+    ("items", "wishes", "wanted"),
+    [
+        ([], None, "holds no product"),
+        ([{"asin": "B1"}], None, "record 1: the fields are asin; every product needs 'asin' and"),
+        ([SHIRT, 3], None, r"record 2 is 3 \(int\)"),
+        ([{**SHIRT, "pricing": [5]}], None, r"'pricing' is \[5\]"),
+        ([{**SHIRT, "small_description": {}}], None, "'small_description' is"),
+        ([{**SHIRT, "customization_options": ["red"]}], None, "'customization_options' is"),
+        ([{**SHIRT, "customization_options": {"c": "red"}}], None, "an option is 'red'"),
+        ([{**SHIRT, "customization_options": {"c": [1]}}], None, "the option 'c' is"),
+        ([SHIRT], [], r"ins\.json is \[\] \(list\); give one object"),
+        ([SHIRT], {"B09ABC": {"instruction": "x"}}, "ins.json, B09ABC: there is an 'instruction'"),
+        ([SHIRT], {"B09ABC": ["x"]}, "ins.json, B09ABC: the entry is"),
+        ([SHIRT], {"B09ABC": {"attributes": [1]}}, r"'attributes' is \[1\]"),
+    ],
+)
+def test_a_bad_record_is_named(tmp_path: Path, items: Any, wishes: Any, wanted: str):
+    files = write(tmp_path, items, wishes)
+    with pytest.raises(ConfigError, match=wanted):
+        read_catalogue(files["items"], files.get("instructions"))
+
+
+def test_a_file_that_is_not_json_is_named(tmp_path: Path):
+    (tmp_path / "items.json").write_text('{"asin": "B1", "name": "hat"}\n{"asin": ')
+    with pytest.raises(ConfigError, match=r"items\.json, line 2 is not JSON"):
+        read_catalogue(str(tmp_path / "items.json"), None)
