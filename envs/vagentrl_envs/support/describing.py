@@ -8,8 +8,14 @@ from vagentrl.types import State
 from vagentrl_envs.support.phone import SWITCHES, World
 
 
-def describe(world: World) -> State:
-    """The telephone and its line; the other records are as the tools show them."""
+def describe(world: World, verified: bool = False, turns: int = 0) -> State:
+    """The telephone and its line; the other records are as the tools show them.
+
+    Args:
+        world: The world to describe.
+        verified: Whether the caller is verified.
+        turns: Number of replies so far.
+    """
     phone, line = world.phone, world.line
     fields = {
         **{name: _on(getattr(phone, name)) for name in SWITCHES},
@@ -25,6 +31,8 @@ def describe(world: World) -> State:
         "used": f"{line.used_gb}/{line.limit_gb}",
         "registered": "yes" if line.registered else "no",
         "bound": line.bound_until,
+        "verified": "yes" if verified else "no",
+        "turn": str(turns),
     }
     switches = ", ".join(f"{words} is {fields[name]}" for name, words in SWITCHES.items())
     return State(
@@ -34,7 +42,8 @@ def describe(world: World) -> State:
             f"{'abroad' if phone.abroad else 'at home'} and shows {fields['screen']}; the line "
             f"has plan {line.plan}, is {fields['status']}, roaming is {fields['allowed']}, "
             f"{line.used_gb} of {line.limit_gb} GB are used, it is "
-            f"{'' if line.registered else 'not '}registered and bound until {line.bound_until}"
+            f"{'' if line.registered else 'not '}registered and bound until {line.bound_until}; "
+            f"the caller is {'' if verified else 'not '}verified; this is turn {turns}"
         ),
         structured=json.dumps(fields, separators=(",", ":")),
         symbolic="\n".join(f"{name}={value}" for name, value in fields.items()),

@@ -254,15 +254,17 @@ class CustomerSupport(Environment):
         return identity(draw_task(seed, self.families, self.faults, self.terse))
 
     def state(self) -> State:
-        return describe(self._case.world)
+        case = self._case
+        return describe(case.world, bool(case.talk.verified), case.turns)
 
     def rubric(self) -> str:
         return (
             "It says of the phone which of its switches are on and which are off, its network "
             "mode, whether APN and SIM card are in order, whether it must be restarted, where it "
             "is and what the screen shows; and of the line its plan, whether it is active, its "
-            "roaming, its data, whether it is registered and until when it is bound. All of it is "
-            "right. The wording does not matter."
+            "roaming, its data, whether it is registered and until when it is bound; and whether "
+            "the caller is verified, and the number of replies so far. All of it is right. The "
+            "wording does not matter."
         )
 
     def oracle(self) -> tuple[str, ...] | None:
