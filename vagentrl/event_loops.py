@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -32,3 +33,20 @@ def run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(play())
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(play())).result()
+
+
+_starting = threading.Lock()
+_shared: list[asyncio.AbstractEventLoop] = []
+
+
+def run_in_background(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop that all environments of a process share, and wait.
+
+    With a shared loop, clients of chat models reuse their connections, their limits apply to all
+    environments together, and replies for several environments are written concurrently.
+    """
+    with _starting:
+        if not _shared:
+            _shared.append(asyncio.new_event_loop())
+            threading.Thread(target=_shared[0].run_forever, name="chat", daemon=True).start()
+    return asyncio.run_coroutine_threadsafe(work, _shared[0]).result()

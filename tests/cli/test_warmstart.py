@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from vagentrl.types import (
 )
 from vagentrl_envs.bandit import Bandit
 from vagentrl_envs.frozen_lake import FrozenLake
+from vagentrl_envs.support import CustomerSupport
 
 
 class Nameless(Environment):
@@ -68,6 +70,15 @@ def test_a_demonstrator_obeys_as_many_hints_as_it_is_told():
             obeyed += reply.actions == (environment.hint.action,)
     assert 400 < hinted < 600
     assert obeyed / hinted == pytest.approx(0.6, abs=0.11)  # five standard deviations
+
+
+def test_a_demonstrator_draws_what_is_possible_where_actions_have_no_fixed_names():
+    env, rng = CustomerSupport(["device"], format=NoThink(action_separator=None)), Random(0)
+    env.reset(0)
+    numpy_rng = np.random.default_rng(0)
+    drawn = {Demonstrator(1.0, ()).reply(env, numpy_rng) for _ in range(200)}
+    possible = {env.format.write(env.random_actions(rng)) for _ in range(2000)}
+    assert len(drawn) > 15 and drawn <= possible
 
 
 def test_a_demonstrator_needs_actions_where_the_environment_names_none():

@@ -7,18 +7,15 @@ import hashlib
 import json
 import os
 import string
-import threading
-from collections.abc import Coroutine
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, TypeVar
 
 from vagentrl.chat import ChatModel, ChatReply
 from vagentrl.errors import ChatError, ConfigError
+from vagentrl.event_loops import run_in_background
 from vagentrl.hints.base import Exchange, Hint, HintModel, Situation
 
-T = TypeVar("T")
 REQUIRED = ("task", "observation")
 OPTIONAL = ("history", "state")
 
@@ -153,22 +150,3 @@ def _write(path: Path, text: str) -> None:
     with NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(text.encode())
     os.replace(file.name, path)
-
-
-# ------------------------------------------------------------------------- from threads to asyncio
-
-_starting = threading.Lock()
-_loops: list[asyncio.AbstractEventLoop] = []
-
-
-def run_in_background(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the event loop that all environments of a process share, and wait.
-
-    With a shared loop, clients reuse their connections, their limits apply to all environments
-    together, and hints for several environments are written concurrently.
-    """
-    with _starting:
-        if not _loops:
-            _loops.append(asyncio.new_event_loop())
-            threading.Thread(target=_loops[0].run_forever, name="hints", daemon=True).start()
-    return asyncio.run_coroutine_threadsafe(work, _loops[0]).result()

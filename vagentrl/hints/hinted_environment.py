@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -196,6 +197,9 @@ class HintedEnvironment(Environment):
 
     def oracle(self) -> tuple[str, ...] | None:
         return self.environment.oracle()
+
+    def random_actions(self, rng: Random) -> tuple[str, ...] | None:
+        return self.environment.random_actions(rng)
 
     def frame(self) -> Image | None:
         return self.environment.frame()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 
@@ -31,8 +32,8 @@ class Demonstrator:
 
     Args:
         noise: Share of turns in which the action is drawn at random from `actions`.
-        actions: The actions to draw from; empty for those that the environment names, which may
-            be others in every episode.
+        actions: The actions to draw from; empty for those that are possible in the environment's
+            state (`Environment.random_actions`), which may be others in every turn.
         claim_noise: Share of claims that are about the state one random action later instead.
         obeys: Share of the turns with a hint in which the action is the one that the hint names.
     """
@@ -74,17 +75,18 @@ class Demonstrator:
         return later.state()
 
     def _random_action(self, environment: Environment, rng: np.random.Generator) -> str:
-        actions = self.actions or _named_actions(environment)
-        return actions[rng.integers(len(actions))]
-
-
-def _named_actions(environment: Environment) -> tuple[str, ...]:
-    if isinstance(environment, ActionEnvironment):
-        return environment.action_names
-    raise ConfigError(
-        f"actions is empty, but {type(environment).__name__} names no actions to draw from; give "
-        "some (only an ActionEnvironment has names of its own)"
-    )
+        actions = self.actions
+        if not actions and isinstance(environment, ActionEnvironment):
+            actions = environment.action_names
+        if actions:
+            return actions[rng.integers(len(actions))]
+        drawn = environment.random_actions(Random(int(rng.integers(2**32))))
+        if drawn:
+            return drawn[0]
+        raise ConfigError(
+            f"actions is empty, but {type(environment).__name__} names no actions to draw from; "
+            "give some, or write its random_actions"
+        )
 
 
 @dataclass(frozen=True)

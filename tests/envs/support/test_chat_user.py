@@ -1,0 +1,117 @@
+"""A chat model in the customer's seat."""
+
+import asyncio
+import json
+
+import pytest
+
+from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.errors import ChatError, ConfigError
+from vagentrl.types import Reply
+from vagentrl_envs.support import ChatUser, CustomerSupport
+from vagentrl_envs.support.chat_user import read_answer
+from vagentrl_envs.support.drawing import draw_task
+
+
+class FixedChat(ChatModel):
+    """Gives fixed replies, one after the other, and keeps the prompts."""
+
+    def __init__(self, *texts: str, seconds: float = 0.0) -> None:
+        self.texts = list(texts)
+        self.prompts: list[str] = []
+        self.seconds = seconds
+
+    async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
+        self.prompts.append(prompt)
+        await asyncio.sleep(self.seconds)
+        return ChatReply(self.texts.pop(0))
+
+    def identity(self) -> str:
+        return "fixed"
+
+
+def answer(message: str, **others) -> str:
+    return json.dumps({"message": message, **others})
+
+
+def act(env: CustomerSupport, action: str):
+    return env.step(Reply("", actions=(action,)))
+
+
+def test_the_model_speaks_and_the_phone_obeys_it():
+    chat = FixedChat(answer("Sure <image>.", actions=["airplane on", "eat phone", "data off"]))
+    env = CustomerSupport(["device"], user=ChatUser(chat))
+    env.reset(next(s for s in range(99) if draw_task(s, ["device"]).persona.name == "calm"))
+    result = act(env, "say[Turn airplane mode on and data off.]")
+    assert result.observation.text == "Customer: Sure . (The phone now shows: airplane symbol.)"
+    assert env.case.world.phone.airplane and not env.case.world.phone.data
+    assert result.metrics["user_actions"] == 2
+    (prompt,) = chat.prompts
+    assert "Support: Turn airplane mode on and data off." in prompt
+    assert env.task.wish in prompt and env.case.world.number in prompt
+    assert env.task.persona.about in prompt
+
+
+def test_the_model_can_hang_up_and_agrees_only_to_what_the_customer_buys():
+    def talk(*said: str) -> CustomerSupport:
+        env = CustomerSupport(["plan"], user=ChatUser(FixedChat(*said)))
+        env.reset(0)
+        (wanted,) = env.task.accepts
+        name = wanted.split(":")[1]
+        price = {"S": 11, "M": 19, "L": 31, "XL": 47}[name]
+        other, cost = ("M", 19) if name != "M" else ("L", 31)
+        act(env, f"say[Plan {other} costs ${cost}. Agreed?]")
+        act(env, f"say[Plan {name} costs ${price}. Agreed?]")
+        return env
+
+    env = talk(answer("Yes", agrees=True), answer("Yes", agrees=True))
+    assert env.case.talk.agreed == env.task.accepts
+    assert talk(answer("Yes", agrees=True), answer("No")).case.talk.agreed == frozenset()
+    assert talk(answer("Hm"), answer("Bye", hangs_up=True)).case.end == "hung up"
+
+
+def test_such_episodes_do_not_replay_and_may_wait():
+    env = CustomerSupport(user=ChatUser(FixedChat(), patience_s=7.0))
+    assert not env.replays and env.waits_s == 7.0
+    env.reset(0)
+    assert env.oracle() is None
+    assert CustomerSupport().replays and CustomerSupport().waits_s == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "{}",
+        "[]",
+        '{"message": 5}',
+        answer("x", actions="restart"),
+        answer("x", actions=[1]),
+        answer("x", agrees="yes"),
+        '{"message": ' + "[" * 10_000,
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(text: str):
+    with pytest.raises(ChatError, match="not the JSON object"):
+        read_answer(text)
+    env = CustomerSupport(user=ChatUser(FixedChat(text)))
+    env.reset(0)
+    with pytest.raises(ChatError):
+        act(env, "say[hello]")
+
+
+def test_text_around_the_answer_is_ignored():
+    assert read_answer(f"```json\n{answer(' Hi ')}\n```").message == "Hi"
+
+
+def test_a_slow_model_fails_the_episode():
+    env = CustomerSupport(user=ChatUser(FixedChat("{}", seconds=5), patience_s=0.05))
+    env.reset(0)
+    with pytest.raises(ChatError, match=r"no answer of the customer within 0\.05 s"):
+        act(env, "say[hello]")
+
+
+@pytest.mark.parametrize("settings", [{"max_tokens": 0}, {"patience_s": 0.0}])
+def test_settings_that_cannot_work_are_refused(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ChatUser(FixedChat(), **settings)
