@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from vagentrl_envs.search_qa.questions import Question, read_questions
 from vagentrl_envs.search_qa.retrievers import BM25Retriever, Passage, Retriever
 from vagentrl_envs.search_qa.scoring import exact_match, f1
 from vagentrl_envs.text_actions import TextAction, TextActionEnvironment
-from vagentrl_envs.text_picture import draw_text
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 DATA = Path(__file__).parent / "data"
 SHIPPED = ("standard", "terse")
@@ -132,9 +128,6 @@ class SearchQA(TextActionEnvironment):
             scores["support_found"] = shown / len(support)
         scores["answered"] = float(self._given is not None)
         return replace(result, metrics={**result.metrics, **scores})
-
-    def frame(self) -> Image:
-        return draw_text(self._observe().text)
 
     def _draw(self, seed: int) -> Question:
         split: Split = split_of(seed)

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vagentrl.environment import Outcome
 from vagentrl.errors import ConfigError
@@ -14,26 +14,16 @@ from vagentrl.formats import ReplyFormat
 from vagentrl.types import Observation, Reply, State, StepResult
 from vagentrl_envs.bm25 import words
 from vagentrl_envs.text_actions import TextAction, TextActionEnvironment
-from vagentrl_envs.text_picture import draw_text
 from vagentrl_envs.webshop.catalogue import Catalogue, read_catalogue
 from vagentrl_envs.webshop.goals import Goals
 from vagentrl_envs.webshop.pages import (
-    BACK,
     BUY,
-    NEXT,
-    PREVIOUS,
     SEARCH,
-    Choice,
     Page,
     Shop,
-    labels,
 )
-from vagentrl_envs.webshop.reward import Goal, Score, alike, score
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-_LONGEST_PLAN = 60
+from vagentrl_envs.webshop.reward import Goal, Score, score
+from vagentrl_envs.webshop.shopper import Shopper
 
 
 @lru_cache(maxsize=8)
@@ -98,6 +88,7 @@ class WebShop(TextActionEnvironment):
         self._goals = _goals(catalogue, attributes, written, split_products)
         self._goal: Goal
         self._page: Page
+        self._shopper: Shopper
         self._bought: Score | None = None
 
     # -------------------------------------------------------------------------------- the episode
@@ -132,26 +123,12 @@ class WebShop(TextActionEnvironment):
         return replace(result, metrics={**result.metrics, **parts})
 
     def oracle(self) -> tuple[str, ...] | None:
-        """Find the product that the goal was made from, choose what is wanted, and buy."""
-        if self._over:
-            return ()
-        plan, page = [], self._page
-        while len(plan) < _LONGEST_PLAN:
-            action = self._next(page)
-            after = self.shop.turn(page, action)
-            plan.append(str(action))
-            if action.argument == BUY:
-                return tuple(plan)
-            if after is None or after == page:
-                return None
-            page = after
-        return None
-
-    def frame(self) -> Image:
-        return draw_text(self._observe().text)
+        """Find the first product that fulfils the goal, choose its options, and buy it."""
+        return () if self._over else self._shopper.plan(self._page)
 
     def _start(self, seed: int, transition_seed: int) -> None:
         self._goal = self._goals.draw(seed)
+        self._shopper = Shopper(self.shop, self._goal)
         self._bought = None
         self._go(SEARCH)
 
@@ -182,63 +159,6 @@ class WebShop(TextActionEnvironment):
             actions = [TextAction("search", query) for query in map(" ".join, pairs)]
             actions.append(TextAction("search", self._goal.text))
         self._suggest(actions)
-
-    # ----------------------------------------------------------------------------- the oracle's way
-
-    def _next(self, page: Page) -> TextAction:
-        """The oracle's action at a page."""
-        match page.kind:
-            case "search":
-                return TextAction("search", self._best_query())
-            case "results":
-                return TextAction("click", self._towards(page))
-            case "detail":
-                return TextAction("click", PREVIOUS)
-            case "product":
-                return TextAction("click", self._at_product(page))
-
-    def _at_product(self, page: Page) -> str:
-        """The button to press on the page of a product."""
-        product = self.shop.product(page)
-        if product.asin != self._goal.product.asin:
-            return PREVIOUS
-        by_choice = {choice: label for label, choice in labels(product).items()}
-        chosen = [choice.value for choice in page.chosen]
-        for name, value in self._goal.options:
-            choice = self._choice(name, value)
-            if choice and not any(alike(value, each) for each in chosen):
-                return by_choice[choice]
-        return BUY
-
-    def _towards(self, page: Page) -> str:
-        """The button that leads from a page of results towards the product."""
-        wanted = self._goal.product.asin
-        asins = [self.shop.catalogue.products[position].asin for position in page.found]
-        if wanted not in asins:
-            return BACK
-        number = asins.index(wanted) // self.shop.page_size
-        if number == page.number:
-            return wanted
-        return NEXT if number > page.number else PREVIOUS
-
-    def _choice(self, name: str, value: str) -> Choice | None:
-        """The choice that a wanted option means; None if the product has none like it."""
-        for option, values in self._goal.product.options:
-            if name in ("", option):
-                for each in sorted(values, key=lambda each: each != value):
-                    if alike(value, each):
-                        return Choice(option, each)
-        return None
-
-    def _best_query(self) -> str:
-        """The first query that finds the product: its type with the attributes, the instruction,
-        or else its name."""
-        goal = self._goal
-        wanted = self.shop.catalogue.positions[goal.product.asin]
-        for query in (f"{' '.join(goal.attributes)} {goal.product.query}", goal.text):
-            if wanted in self.shop.catalogue.index.top(query, self.shop.results):
-                return query
-        return goal.product.name
 
     # ------------------------------------------------------------------------------ what is shown
 
@@ -273,7 +193,7 @@ class WebShop(TextActionEnvironment):
         )
 
     def _observe(self) -> Observation:
-        return Observation(f"{self._goal.text}\n{self.shop.text(self._page)}")
+        return Observation(f"Wish: {self._goal.text}\n{self.shop.text(self._page)}")
 
     def system_prompt(self) -> str:
         return "\n".join(

@@ -83,7 +83,7 @@ class Goals:
         order = rng.permutation(len(product.attributes))[: self._attributes]
         attributes = tuple(product.attributes[index] for index in sorted(order.tolist()))
         options = _choices(product, rng)
-        wanted = f"Buy {product.query}"
+        wanted = product.query
         if attributes:
             wanted += f" that is {' and '.join(attributes)}"
         if options:

@@ -135,7 +135,7 @@ class Shop:
         """What a page shows, with all buttons in brackets."""
         match page.kind:
             case "search":
-                return "search[…] finds products."
+                return "Search page: search[words] finds products."
             case "results":
                 lines = [f"Page {page.number + 1} of {self.pages(page)}"] if page.found else []
                 for each in self.shown(page):

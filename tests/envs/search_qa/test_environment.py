@@ -233,14 +233,6 @@ def test_the_initial_state_is_the_question_without_a_search():
         assert env.reset(seed).text == f"Question: {env.initial_state(seed)}"
 
 
-def test_the_picture_shows_the_text(own: dict[str, Any]):
-    env = SearchQA(**own)
-    env.reset(0)
-    before = env.frame()
-    say(env, "search[Kiva]")
-    assert env.frame().height > before.height and env.frame().width == 640
-
-
 def test_a_trace_is_the_same_in_every_process():
     program = (
         "from random import Random\n"
