@@ -1,4 +1,7 @@
-"""Every installed environment passes the checker; `scripts/environment_table.py` checks at length."""
+"""Every installed environment passes the checker.
+
+`scripts/environment_table.py` checks at length.
+"""
 
 import pytest
 

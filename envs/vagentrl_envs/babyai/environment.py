@@ -246,11 +246,7 @@ class BabyAI(ActionEnvironment):
 def _kinds(task: Task | list[Kind]) -> list[Kind]:
     """The kinds of missions to draw from."""
     known: list[Kind] = list(get_args(Kind))
-    kinds: list[Kind]
-    if isinstance(task, list):
-        kinds = task
-    else:
-        kinds = known if task == "mix" else [task]
+    kinds: list[Kind] = task if isinstance(task, list) else known if task == "mix" else [task]
     if not kinds or not set(kinds) <= set(known) or len(set(kinds)) < len(kinds):
         raise ConfigError(f"task is {task!r}; give {', '.join(known)}, a list of them, or mix")
     return kinds
