@@ -299,6 +299,48 @@ class Sokoban(ActionEnvironment):
             )
 
 
+class SokobanNewVocab(Sokoban):
+    """A `Sokoban` told in other symbols and other words: does the agent read what they mean?
+
+    Args:
+        vocabulary: As `Sokoban`'s.
+        observation: As `Sokoban`'s.
+        **settings: The settings of `Sokoban`.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Literal["standard", "new"] | Vocabulary = "new",
+        observation: Literal["image", "text"] = "text",
+        **settings: Any,
+    ) -> None:
+        super().__init__(vocabulary=vocabulary, observation=observation, **settings)
+
+
+class LargeSokoban(Sokoban):
+    """A `Sokoban` with larger rooms and two boxes: does the agent plan further than it learned to?
+
+    Args:
+        size: As `Sokoban`'s.
+        boxes: As `Sokoban`'s.
+        max_solution: As `Sokoban`'s.
+        turn_limit: Turns after which an episode is truncated.
+        **settings: The settings of `Sokoban`.
+    """
+
+    def __init__(
+        self,
+        size: int | tuple[int, int] = 8,
+        boxes: int = 2,
+        max_solution: int | None = 20,
+        turn_limit: int = 30,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            size=size, boxes=boxes, max_solution=max_solution, turn_limit=turn_limit, **settings
+        )
+
+
 _EXAMPLE = Room.parse("#####\n#P__#\n#X__#\n#__O#\n#####")
 _EXAMPLE_OF_MORE = Room.parse("######\n#P___#\n#X_X_#\n#O__O#\n######")
 

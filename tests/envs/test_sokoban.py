@@ -7,7 +7,7 @@ import pytest
 from vagentrl.errors import ConfigError
 from vagentrl.formats import FreeThink, Grounding, NoThink, TransitionModeling, WorldModeling
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply, StepResult
-from vagentrl_envs.sokoban import Sokoban, Vocabulary
+from vagentrl_envs.sokoban import LargeSokoban, Sokoban, SokobanNewVocab, Vocabulary
 from vagentrl_envs.sokoban_rooms import Room
 from vagentrl_envs.sokoban_sprites import atlas
 
@@ -238,3 +238,29 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], named: 
 def test_a_vocabulary_must_tell_things_apart():
     with pytest.raises(ConfigError, match="seven different"):
         Vocabulary(symbols="##OX*PS")
+
+
+# ---------------------------------------------------------------------------------------- siblings
+
+
+def test_the_new_vocabulary_is_another_way_to_tell_the_same_rooms():
+    other, usual = SokobanNewVocab(), Sokoban(observation="text")
+    told, same = other.reset(4).text, usual.reset(4).text
+    assert told == same.translate(str.maketrans("#_OX*PS", "W.GBCA@"))
+    assert other.action_names == ("North", "South", "West", "East")
+    assert "crate" in other.system_prompt()
+
+
+def test_a_large_room_has_two_boxes_and_can_be_solved_within_its_limit():
+    env = LargeSokoban()
+    for seed in range(5):
+        env.reset(seed)
+        room, plan = env.room(), env.oracle()
+        assert (len(room.boxes), len(room.targets)) == (2, 2)
+        assert plan is not None and len(plan) <= 20 < env.turn_limit
+    assert env.frame().size == (8 * 48, 8 * 48)
+
+
+def test_the_settings_of_a_sibling_can_be_changed():
+    assert SokobanNewVocab(size=7, turn_limit=9).turn_limit == 9
+    assert LargeSokoban(boxes=3, vocabulary="new").action_names[0] == "North"

@@ -149,9 +149,7 @@ def installed_environments() -> Iterator[tuple[str, type[Environment]]]:
                 continue
             if isabstract(thing) or thing in seen or _needs_settings(thing):
                 continue
-            if thing.__module__ == plugin.module or thing.__module__.startswith(
-                f"{plugin.module}."
-            ):
+            if f"{thing.__module__}.".startswith(f"{plugin.module}."):
                 seen.add(thing)
                 yield f"{thing.__module__}.{thing.__qualname__}", thing
 

@@ -171,7 +171,7 @@ def _plugins() -> Iterator[Finding]:
             thing.__name__
             for thing in vars(module).values()
             if isinstance(thing, type)
-            and thing.__module__ == plugin.module
+            and f"{thing.__module__}.".startswith(f"{plugin.module}.")
             and not isabstract(thing)
             and issubclass(thing, PARTS)
         ]
