@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from random import Random
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from vagentrl.errors import ConfigError, EnvError, seen
 from vagentrl.formats import FreeThink, ReplyFormat
+from vagentrl.spellings import Spellings
 from vagentrl.types import Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
@@ -163,12 +164,15 @@ class Outcome(NamedTuple):
         done: Whether the task is over.
         success: Whether the task is over because it was solved.
         changed: Whether the action changed the state.
+        truncated: Whether a limit of the task's own ended the episode, such as a library's time
+            limit. It counts only where the task is not over.
     """
 
     reward: float
     done: bool = False
     success: bool = False
     changed: bool = True
+    truncated: bool = False
 
 
 class ActionEnvironment(Environment):
@@ -196,6 +200,10 @@ class ActionEnvironment(Environment):
         show_turns_left: Whether every observation says how many turns are left, and how many
             actions if `actions_per_episode` limits them. Agent and critic then know how near the
             limit is, even if the context does not show the earlier turns.
+        aliases: Other names of actions, such as ``{forward: Up}``. Replies may then use them, and
+            write ``_`` or ``-`` for a space and a full stop at the end; the metric
+            ``repaired_actions`` is the share of actions that needed it. None reads names as they
+            are.
     """
 
     def __init__(
@@ -213,10 +221,12 @@ class ActionEnvironment(Environment):
         reward_scale: float = 1.0,
         feedback: bool = False,
         show_turns_left: bool = False,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(format)
         self.action_names = tuple(action_names)
-        self._spellings = {name.casefold(): name for name in self.action_names}
+        self.aliases = aliases
+        self._spellings = Spellings(self.action_names, aliases)
         self.actions_per_turn = actions_per_turn
         self.actions_per_episode = actions_per_episode
         self.turn_limit = turn_limit
@@ -274,7 +284,7 @@ class ActionEnvironment(Environment):
         reward -= self.invalid_penalty * asked.count(None)
         self._turns += 1
         played = changed = 0
-        terminated = False
+        terminated = truncated = False
         for action in self._executable([None] if malformed else asked):
             outcome = self._act(action)
             if not isinstance(outcome, Outcome) or not isinstance(outcome.reward, Real):
@@ -285,21 +295,26 @@ class ActionEnvironment(Environment):
             changed += outcome.changed
             self._actions += 1
             terminated, self._solved = outcome.done, outcome.success
-            if terminated or self._actions == self.actions_per_episode:
+            truncated = outcome.truncated or self._actions == self.actions_per_episode
+            if terminated or truncated:
                 break
-        out_of_budget = self._turns == self.turn_limit or self._actions == self.actions_per_episode
-        self._over = terminated or out_of_budget
+        truncated = truncated or self._turns == self.turn_limit
+        self._over = terminated or truncated
+        metrics = {
+            "success": float(self._solved),
+            "format_valid": float(not malformed),
+            "valid_actions": 1 - asked.count(None) / len(asked) if asked else 0.0,
+            "effective_actions": changed / played if played else 0.0,
+        }
+        if self.aliases is not None:
+            written = reply.actions[: self.actions_per_turn]
+            metrics["repaired_actions"] = self._spellings.repaired(written)
         return StepResult(
             observation=self._answer(reply, unknown=None in asked),
             reward=self.reward_scale * reward,
             terminated=terminated,
-            truncated=out_of_budget and not terminated,
-            metrics={
-                "success": float(self._solved),
-                "format_valid": float(not malformed),
-                "valid_actions": 1 - asked.count(None) / len(asked) if asked else 0.0,
-                "effective_actions": changed / played if played else 0.0,
-            },
+            truncated=truncated and not terminated,
+            metrics=metrics,
         )
 
     def _begin(self) -> Observation:
@@ -323,7 +338,7 @@ class ActionEnvironment(Environment):
     def _asked(self, reply: Reply) -> list[str | None]:
         """The actions of the reply as spelt in ``action_names``, None for unknown ones."""
         written = reply.actions[: self.actions_per_turn]
-        asked = [self._spellings.get(action.casefold()) for action in written]
+        asked = [self._spellings.find(action) for action in written]
         if self.invalid_action == "end_turn" and None in asked:
             return asked[: asked.index(None) + 1]
         return asked
@@ -344,25 +359,14 @@ class ActionEnvironment(Environment):
 
     def _check(self) -> None:
         """Raise on settings that cannot work, alone or together."""
-        limits = {
-            "actions_per_turn": self.actions_per_turn,
-            "actions_per_episode": self.actions_per_episode,
-            "turn_limit": self.turn_limit,
-        }
-        for name, limit in limits.items():
+        for name in ("actions_per_turn", "actions_per_episode", "turn_limit"):
+            limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise ConfigError(f"{name} is {limit}; give at least 1")
-        penalties = {
-            "format_penalty": self.format_penalty,
-            "invalid_penalty": self.invalid_penalty,
-        }
-        for name, penalty in penalties.items():
+        for name in ("format_penalty", "invalid_penalty"):
+            penalty = getattr(self, name)
             if penalty < 0:
                 raise ConfigError(f"{name} is {penalty}; it is subtracted, so give 0 or more")
-        if len(self._spellings) < len(self.action_names):
-            raise ConfigError(
-                f"action names {self.action_names} must differ in more than upper and lower case"
-            )
         if (
             self.actions_per_episode is not None
             and self.actions_per_episode < self.actions_per_turn
