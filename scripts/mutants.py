@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import libcst as cst  # pyright: ignore[reportMissingImports]
@@ -38,11 +39,12 @@ class Mutant:
         return self.file, self.was, self.now
 
 
+@cache
 def mutants_of(root: Path, file: str) -> list[Mutant]:
     """All mutants of a module, in the order of its lines.
 
     Annotations, decorators, imports, docstrings and type aliases are left as they are, and so is
-    what is said in errors and log messages.
+    what is said in errors and log messages: any text with a space.
     """
     module = cst.parse_module((root / file).read_text())
     found: dict[str, Mutant] = {}
@@ -72,6 +74,8 @@ def _changes(module: cst.Module) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
 def _is_left_alone(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Annotation | cst.Decorator | cst.Raise | cst.Import | cst.ImportFrom):
         return True
+    if isinstance(node, cst.SimpleString):
+        return " " in node.value
     if isinstance(node, cst.Expr):  # a docstring, or what is logged
         call = node.value
         return isinstance(call, cst.BaseString) or (

@@ -2,10 +2,11 @@
 
     python -m scripts.mutate [FILE ...] [--sample N]
 
-Each mutant is a copy of a module with one change (see scripts/mutants.py, which needs mutmut). The
-tests of the module run until the first failure, which kills the mutant; a mutant that passes them
-all survives. The mutants run one after the other, in forks of a process that has imported the
-third-party packages already, and on a copy of the project in a temporary folder.
+Each mutant is a copy of a module with one change (see scripts/mutants.py, which needs mutmut). Of
+the module's tests, those that execute the changed function run until the first failure, which kills
+the mutant; a mutant that passes them all survives. The mutants run one after the other, in forks of
+a process that has imported the third-party packages already, and on a copy of the project in a
+temporary folder.
 
 scripts/mutants.toml says of each known survivor why it does no harm. The script fails when another
 mutant survives, or when fewer than 90 % of the mutants of a file are killed.
@@ -20,21 +21,21 @@ import importlib
 import json
 import os
 import random
-import resource
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
+import pytest
 from tqdm import tqdm
 
+from scripts.mutant_runs import NOT_IN_PLACE, PASSED, Chosen, Server, in_fork
+from scripts.mutant_tests import Executed, ProjectTests, Recorder, few_cases, files_of_tests
 from scripts.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[1]
@@ -58,21 +59,39 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/exact/test_losses.py",
         "tests/exact/test_kl.py",
         "tests/exact/test_fit.py",
+        "tests/modules/test_loss.py",
         "tests/modules/test_invariants.py",
         "tests/modules/test_agent.py",
-        "tests/callbacks/test_critic_warmup.py",
+        *(
+            f"tests/{test}"
+            for test in (
+                "callbacks/test_critic_warmup.py::test_the_actor_is_bit_identical_until_the_warmup_"
+                "is_over_and_then_learns",
+                "end_to_end/test_fit.py::test_group_relative_credit_needs_neither_critic_nor_"
+                "reference",
+                "end_to_end/test_fit.py::test_with_an_adapter_nothing_else_learns_and_the_"
+                "reference_is_the_start",
+                "end_to_end/test_resume.py::test_a_checkpoint_holds_no_copy_of_the_reference",
+                "end_to_end/test_resume.py::test_a_checkpoint_from_within_an_iteration_is_refused",
+                "test_trainer.py::test_a_second_trainer_goes_on_where_the_first_ended",
+                "test_trainer.py::test_a_reference_may_be_needed_only_after_an_evaluation",
+                "test_trainer.py::test_a_run_that_went_on_is_resumed_with_its_own_end",
+            )
+        ),
     ),
-    "vagentrl/advantages": ("tests/advantages", "tests/exact/test_estimators.py"),
-    "vagentrl/losses": ("tests/losses", "tests/exact/test_losses.py", "tests/exact/test_kl.py"),
+    "vagentrl/advantages": (
+        "tests/advantages",
+        "tests/exact/test_estimators.py",
+        "tests/test_part_mistakes.py::test_a_mistake_is_named_where_it_is_made",
+    ),
+    "vagentrl/losses": (
+        "tests/losses",
+        "tests/exact/test_losses.py",
+        "tests/exact/test_kl.py",
+        "tests/test_part_mistakes.py::test_a_mistake_is_named_where_it_is_made",
+    ),
 }
-"""The tests of a file, or of every file of a folder, the fastest first."""
-
-
-class Run(NamedTuple):
-    """How a run of the tests ended: pytest's exit code, -1 when it was stopped, and its time."""
-
-    code: int
-    cpu_s: float
+"""The tests of a file, or of every file of a folder."""
 
 
 @dataclass(frozen=True)
@@ -108,61 +127,87 @@ class ProjectCopy:
                 shutil.copy(ROOT / name, folder / name)
         compileall.compile_dir(folder / "vagentrl", quiet=2)
 
-    def baseline(self, tests: Sequence[str]) -> float:
-        """Run the tests on the project as it is; returns the processor time that they take.
+    def baseline(self, tests: Sequence[str]) -> ProjectTests:
+        """Run the tests on the project as it is, and see what they execute.
 
         The modules of other packages that they import are then imported here, once for all forks.
         """
-        modules = self.folder / "modules.json"
-        first = self.run(tests, cpu_s=600, list_modules=modules)
-        if first.code != 0:
-            raise SystemExit(f"the tests fail without any mutant:\n{self.log.read_text()[-3000:]}")
-        for name in json.loads(modules.read_text()):
-            with suppress(ImportError):
-                importlib.import_module(name)
-        gc.freeze()  # no fork looks through all of that for garbage
-        return self.run(tests, cpu_s=600).cpu_s
+        found = self.folder / "executed.json"
 
-    def survives(self, mutant: Mutant, tests: Sequence[str], cpu_s: float) -> bool:
-        """Whether all tests pass with the mutant in place of its module."""
+        def run() -> int:
+            self._begin()
+            return _pytest(tests, Recorder(self.folder / "vagentrl", found))
+
+        if in_fork(run, cpu_s=600) != 0:
+            raise SystemExit(f"the tests fail without any mutant:\n{self.log.read_text()[-3000:]}")
+        project = ProjectTests.read(found)
+        for name in project.modules:
+            if not _is_project_module(name):
+                with suppress(ImportError):
+                    importlib.import_module(name)
+        gc.freeze()  # no fork looks through all of that for garbage
+        return project
+
+    def survivors(self, mutants: Sequence[Mutant], tests: ProjectTests) -> list[Mutant]:
+        """The mutants of a file with which the fastest tests of the changed function pass.
+
+        Test files are imported without the mutant, and of parametrised tests a few cases are run.
+        """
+        jobs: list[tuple[Mutant, list[str], float]] = []
+        for mutant in mutants:
+            chosen = few_cases(tests.of_line(mutant.file, _source(mutant), mutant.line))
+            jobs.append((mutant, [one.test for one in chosen], _limit(chosen)))
+        files = files_of_tests([name for _, names, _ in jobs for name in names])
+        reading, writing = os.pipe()
+
+        def serve() -> int:
+            self._begin()
+            return _pytest(files, Server(jobs, lambda code: _send(writing, code)))
+
+        server = os.fork()
+        if server == 0:
+            try:
+                serve()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        survivors: list[Mutant] = []
+        with os.fdopen(reading, "rb") as codes:
+            for mutant, names, cpu_s in tqdm(jobs, desc=mutants[0].file, unit="mutant"):
+                code = codes.read(1)
+                if not code:
+                    raise SystemExit(f"the tests cannot run:\n{self.log.read_text()[-3000:]}")
+                if code[0] == NOT_IN_PLACE:
+                    code = bytes([self._on_disk(mutant, names, cpu_s)])
+                if code[0] == PASSED:
+                    survivors.append(mutant)
+        os.waitpid(server, 0)
+        return survivors
+
+    def survives(self, mutant: Mutant, tests: ProjectTests) -> bool:
+        """Whether all tests of the changed function pass with the mutant in place of its module."""
+        chosen = tests.all_of_line(mutant.file, _source(mutant), mutant.line)
+        return self._on_disk(mutant, [one.test for one in chosen], _limit(chosen)) == PASSED
+
+    def _on_disk(self, mutant: Mutant, tests: Sequence[str], cpu_s: float) -> int:
+        """Run the tests with the mutant in place of its module; returns pytest's exit code."""
+
+        def run() -> int:
+            self._begin()
+            return _pytest(files_of_tests(tests), Chosen(tests))
+
         module = self.folder / mutant.file
         original = module.read_text()
         for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*"):
             compiled.unlink()  # Python tells sources apart by their size and second alone
         module.write_text(mutant.source)
         try:
-            return self.run(tests, cpu_s=cpu_s).code == 0
+            return in_fork(run, cpu_s)
         finally:
             module.write_text(original)
 
-    def run(self, tests: Sequence[str], *, cpu_s: float, list_modules: Path | None = None) -> Run:
-        """Run tests in a fork, with a limit on its processor time.
-
-        Args:
-            tests: Files and folders of tests.
-            cpu_s: The limit.
-            list_modules: File for the names of the other packages' modules that were imported.
-        """
-        child = os.fork()
-        if child == 0:
-            code = -1
-            try:
-                code = self._run_here(tests, cpu_s, list_modules)
-            finally:
-                os._exit(code)
-        deadline = time.monotonic() + 20 * cpu_s  # other processes may have the cores
-        while True:
-            ended, status, usage = os.wait4(child, os.WNOHANG)
-            if ended:
-                used = usage.ru_utime + usage.ru_stime
-                return Run(os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1, used)
-            if time.monotonic() > deadline:
-                os.killpg(child, signal.SIGKILL)
-                deadline += 20 * cpu_s
-            time.sleep(0.02)
-
-    def _run_here(self, tests: Sequence[str], cpu_s: float, list_modules: Path | None) -> int:
-        os.setsid()
+    def _begin(self) -> None:
+        """Make this fork a process that has imported nothing of the project."""
         output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -170,16 +215,25 @@ class ProjectCopy:
         sys.path = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
         for name in [name for name in sys.modules if _is_project_module(name)]:
             del sys.modules[name]
-        sys.dont_write_bytecode = list_modules is None
-        limit = int(cpu_s) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
-        import pytest
+        sys.dont_write_bytecode = True
 
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
-        if list_modules is not None:
-            others = [name for name in sys.modules if not _is_project_module(name)]
-            list_modules.write_text(json.dumps(others))
-        return int(code)
+
+def _pytest(tests: Sequence[str], plugin: object) -> int:
+    options = ["-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return int(pytest.main([*options, *tests], plugins=[plugin]))
+
+
+def _source(mutant: Mutant) -> str:
+    return (ROOT / mutant.file).read_text()
+
+
+def _limit(tests: Sequence[Executed]) -> float:
+    """Processor time after which a mutant is in a loop without end."""
+    return 5 + 3 * sum(one.cpu_s for one in tests)
+
+
+def _send(pipe: int, code: int) -> None:
+    os.write(pipe, bytes([code]))
 
 
 def _is_project_module(module: str) -> bool:
@@ -187,22 +241,26 @@ def _is_project_module(module: str) -> bool:
     return package.startswith("vagentrl") or package in ("tests", "scripts", "conftest")
 
 
-def mutate(project: ProjectCopy, file: str, sample: int | None) -> Result:
+def mutate(project: ProjectCopy, file: str, tests: ProjectTests, sample: int | None) -> Result:
     """Try the mutants of a file."""
-    tests = next(
-        tests for path, tests in TESTS.items() if file == path or file.startswith(path + "/")
-    )
     possible = mutants_of(ROOT, file)
     tried = possible
     if sample is not None and sample < len(possible):
         tried = sorted(random.Random(0).sample(possible, sample), key=lambda mutant: mutant.line)
-    limit = 10 + 3 * project.baseline(tests)
+    known = known_survivors()
     survivors = [
         mutant
-        for mutant in tqdm(tried, desc=file, unit="mutant")
-        if project.survives(mutant, tests, limit)
+        for mutant in project.survivors(tried, tests)
+        if mutant.key in known or project.survives(mutant, tests)
     ]
     return Result(file, len(tried), len(possible), survivors)
+
+
+def tests_of(file: str) -> tuple[str, ...]:
+    """The tests of a file or of its folder."""
+    return next(
+        tests for path, tests in TESTS.items() if file == path or file.startswith(path + "/")
+    )
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -215,12 +273,15 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return [file for file in found if mutants_of(ROOT, file)]
 
 
+def known_survivors() -> set[tuple[str, str, str]]:
+    """The keys of the mutants that are known to survive."""
+    entries = tomllib.loads(KNOWN.read_text())["survivor"]
+    return {(entry["file"], entry["was"], entry["now"]) for entry in entries}
+
+
 def report(results: Sequence[Result]) -> bool:
     """Print kill rates and the survivors that are not explained; returns whether all is well."""
-    known = {
-        (entry["file"], entry["was"], entry["now"])
-        for entry in tomllib.loads(KNOWN.read_text())["survivor"]
-    }
+    known = known_survivors()
     unknown = [
         mutant for result in results for mutant in result.survivors if mutant.key not in known
     ]
@@ -253,7 +314,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         project = ProjectCopy(Path(folder).resolve())
         files = files_of(settings.paths or list(TESTS))
-        results = [mutate(project, file, settings.sample) for file in files]
+        results = [
+            mutate(project, file, executed, settings.sample)
+            for tests, together in groupby(files, key=tests_of)
+            for executed in [project.baseline(tests)]
+            for file in together
+        ]
     gc.unfreeze()
     if not report(results):
         raise SystemExit(1)

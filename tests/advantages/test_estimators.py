@@ -11,11 +11,14 @@ from torch import Tensor
 from vagentrl.advantages import (
     AdvantageEstimator,
     BiLevelGAE,
+    CriticEstimator,
     DualDiscountGAE,
+    EpisodeEstimator,
     GiGPO,
     GroupRelative,
     MaskedGAE,
     ReinforcePlusPlus,
+    Streams,
     TurnGAE,
     TurnGroupRelative,
     VineTurn,
@@ -206,6 +209,64 @@ def test_an_estimator_says_what_it_needs():
     assert not ReinforcePlusPlus().needs_groups
     assert ReinforcePlusPlus(baseline=True).needs_groups
     assert ReinforcePlusPlus().needs_episodes and not ReinforcePlusPlus().needs_critic
+
+
+class Inputs(CriticEstimator):
+    """Keeps what it was given."""
+
+    def estimate(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        self.seen = inputs
+        return inputs[0], inputs[1]
+
+
+class EpisodeInputs(EpisodeEstimator):
+    def estimate(self, rollout: RolloutBatch, streams: Streams) -> Tensor:
+        self.seen = streams.gather(rollout.rewards)
+        return self.seen
+
+
+@pytest.mark.parametrize("rows", [FULL_HISTORY, WINDOW], ids=["full", "window"])
+def test_an_estimator_sees_sampled_tokens_alone_padded_on_the_right(rows: list[Row]):
+    rollout, scores = make(rows)
+    estimator = Inputs(whiten=False)
+    credit = estimator(rollout, scores)
+    rewards, values, action_mask, turn_ids, bootstrap = estimator.seen
+    wanted = torch.tensor([[-0.1, 1, 2, 0], [0, -1, 0, 0], [0.5, 0, 0, 3]])
+    torch.testing.assert_close(rewards, wanted)
+    assert values.tolist() == [[1, 2, 3, 0], [4, 5, 0, 0], [1.5, 0.5, 2.5, -1]]
+    assert action_mask.int().tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+    assert turn_ids.tolist() == [[0, 0, 1, -1], [0, 0, -1, -1], [0, 1, 1, 2]]
+    assert bootstrap.tolist() == [8, 0, 0]
+    # what it returns goes back to where it came from
+    torch.testing.assert_close(credit.advantages, rollout.rewards * rollout.action_mask)
+    episodes = EpisodeInputs()
+    credit = episodes(rollout, scores)
+    torch.testing.assert_close(episodes.seen, wanted)
+    torch.testing.assert_close(credit.advantages, rollout.rewards * rollout.action_mask)
+
+
+def test_the_defaults_are_the_documented_ones():
+    assert MaskedGAE().discounts == {"gamma": 1, "lam": 1}
+    assert TurnGAE().discounts == {"turn_gamma": 0.95, "turn_lam": 1}
+    assert BiLevelGAE().discounts == {"gamma": 1, "lam": 1, "turn_gamma": 0.95, "turn_lam": 1}
+    assert DualDiscountGAE().discounts == {
+        "token_gamma": 1, "token_lam": 1, "step_gamma": 0.99, "step_lam": 0.95,
+    }  # fmt: skip
+    for estimator in (MaskedGAE(), TurnGAE(), BiLevelGAE(), DualDiscountGAE()):
+        assert estimator.whiten is True
+    assert (GroupRelative().scale, GroupRelative().baseline) == ("std", "mean")
+    assert (GiGPO().turn_gamma, GiGPO().step_coef, GiGPO().scale) == (0.95, 1, "std")
+    assert ReinforcePlusPlus().gamma == 1 and TurnGroupRelative().turn_gamma == 1
+
+
+def test_gigpo_without_its_comparison_of_turns_is_grpo():
+    rollout, scores = make(FULL_HISTORY)
+    assert_same(GiGPO(step_coef=0.0)(rollout, scores), GroupRelative()(rollout, scores))
+
+
+def test_an_estimator_of_ones_own_without_critic_or_groups_needs_neither():
+    assert not EpisodeInputs.needs_critic and not EpisodeInputs.needs_groups
+    assert not AdvantageEstimator.needs_episodes
 
 
 def test_a_missing_critic_is_named_with_its_remedy():

@@ -58,3 +58,10 @@ def test_equal_returns_are_exactly_zero():
 def test_no_trajectories_give_no_advantages():
     empty = torch.zeros(0)
     assert group_relative(empty, empty.long()).shape == (0,)
+
+
+def test_1e_6_is_added_to_the_deviation():
+    # of 0 and 2e-6 it is sqrt(2) * 1e-6, and 1 / (sqrt(2) + 1) = sqrt(2) - 1
+    returns = torch.tensor([0.0, 2e-6], dtype=torch.float64)
+    expected = torch.tensor([1 - 2**0.5, 2**0.5 - 1], dtype=torch.float64)
+    torch.testing.assert_close(group_relative(returns, torch.tensor([0, 0])), expected)

@@ -20,3 +20,10 @@ def test_fewer_than_two_values_give_zero():
 def test_equal_values_stay_near_zero():
     values = torch.full((1000,), 0.1)
     assert float(whiten(values, values > 0).abs().max()) < 1e-3
+
+
+def test_two_values_have_a_variance_and_1e_8_is_added_to_it():
+    # the sample variance of 0 and 2e-4 is 2e-8, and 1e-4 / sqrt(2e-8 + 1e-8) = 1 / sqrt(3)
+    values = torch.tensor([0.0, 2e-4], dtype=torch.float64)
+    expected = torch.tensor([-0.5773502691896258, 0.5773502691896258], dtype=torch.float64)
+    torch.testing.assert_close(whiten(values, torch.tensor([True, True])), expected)

@@ -149,3 +149,11 @@ def test_a_constant_length_is_asked_for_and_refused_elsewhere():
         Aggregation("token_mean", constant_length=8)
     with pytest.raises(ConfigError, match="constant_length is 0"):
         aggregation_weights(MASK, TURNS, TRAJECTORIES, "constant_length", constant_length=0)
+
+
+def test_a_constant_length_may_be_less_than_a_reply_has_tokens():
+    lengths = trajectory_lengths(MASK, TRAJECTORIES)
+    aggregation = Aggregation("constant_length", constant_length=1)
+    # row 2 is a third of a trajectory: 1 / (1/3 * 1)
+    weights = aggregation(MASK[2:3], TURNS[2:3], TRAJECTORIES[2:3], lengths[2:3])
+    torch.testing.assert_close(weights, torch.tensor([[0.0, 0.0, 3.0]]))

@@ -41,3 +41,13 @@ def test_tokens_that_the_trainer_finds_impossible_are_seen():
     found = agreement(torch.tensor([-1.0, -60.0]), torch.tensor([-1.0, -0.1]), beyond=0.5)
     assert found["gap_max"] == pytest.approx(59.9)
     assert found["sample_size"] == pytest.approx(0.5)
+
+
+def test_a_gap_of_exactly_the_limit_is_not_beyond_it():
+    found = agreement(torch.tensor([-0.5, -1.0]), torch.tensor([-1.0, -1.0]), beyond=0.5)
+    assert found["beyond"] == 0
+
+
+def test_a_token_that_the_engine_found_impossible_weighs_no_more_than_e_to_the_20():
+    found = agreement(torch.tensor([-1.0]), torch.tensor([-61.0]), beyond=0.5)
+    assert found["kl"] == pytest.approx(math.exp(20) - 1 - 60)

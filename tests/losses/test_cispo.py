@@ -33,6 +33,13 @@ def test_the_clip_fraction_counts_clipped_weights_of_either_sign():
     assert float(CISPO(0.2, 0.4).metrics(NEW, batch)["clip_fraction"]) == 0.75
 
 
+def test_weights_at_a_limit_are_not_clipped():
+    batch = train_batch(torch.zeros(1, 3), torch.ones(1, 3))
+    ratios = torch.tensor([[0.5, 1.0, 1.5]])  # the logarithm of 1.5 must survive exp
+    assert (ratios.log().exp() == ratios).all()
+    assert float(CISPO(0.5, 0.5).metrics(ratios.log(), batch)["clip_fraction"]) == 0
+
+
 def test_a_clip_range_that_cannot_work_is_refused():
     with pytest.raises(ConfigError, match=r"clip_low is 0\.3 and clip_high 0\.2"):
         CISPO(clip_low=0.3, clip_high=0.2)

@@ -8,6 +8,7 @@ from tests.losses.batches import corrected, train_batch
 from vagentrl.losses import (
     CISPO,
     GSPO,
+    Aggregation,
     ImportanceMask,
     PolicyLoss,
     PPOClip,
@@ -92,3 +93,33 @@ def test_nothing_sampled_is_no_reason_to_fail(loss: PolicyLoss):
     batch = corrected(train_batch(-torch.rand(2, 6), torch.zeros(2, 6), turn_ids=turns), loss)
     assert loss(-torch.rand(2, 6), batch).isfinite().all()
     assert all(metric.isfinite() for metric in loss.metrics(-torch.rand(2, 6), batch).values())
+
+
+def test_the_defaults_are_the_documented_ones():
+    ppo, gspo, cispo = PPOClip(), GSPO(), CISPO()
+    assert (ppo.clip_low, ppo.clip_high, ppo.dual_clip) == (0.2, 0.2, None)
+    assert (gspo.clip_low, gspo.clip_high, gspo.sequence) == (3e-4, 4e-4, "turn")
+    assert (cispo.clip_low, cispo.clip_high) == (None, 0.28)
+    assert [loss.importance for loss in (ppo, gspo, cispo, Reinforce())] == [None] * 4
+    assert (Aggregation().mode, Aggregation().constant_length) == ("token_mean", None)
+    importance = TruncatedImportance()
+    assert (importance.level, importance.cap, importance.floor) == ("token", 2.0, None)
+    assert (importance.geometric, importance.masks, importance.normalize) == (False, (), False)
+    mask = ImportanceMask(low=0.5)
+    assert (mask.level, mask.high, mask.geometric) == ("token", None, False)
+
+
+def test_every_loss_keeps_its_importance():
+    importance = TruncatedImportance(cap=3.0)
+    for loss in (PPOClip, GSPO, CISPO, Reinforce):
+        assert loss(importance=importance).importance is importance
+
+
+def test_the_tokens_of_a_row_may_share_a_ratio():
+    assert GSPO(sequence="row").sequence == "row"
+
+
+def test_only_the_plain_policy_gradient_is_for_one_update():
+    assert [loss.reusable for loss in (PPOClip(), GSPO(), CISPO(), Reinforce())] == [
+        True, True, True, False,
+    ]  # fmt: skip

@@ -66,3 +66,26 @@ def test_a_clip_range_that_cannot_work_names_both_settings(low: float, high: flo
 def test_a_dual_clip_of_one_or_less_is_refused():
     with pytest.raises(ConfigError, match=r"dual_clip is 1\.0"):
         PPOClip(dual_clip=1.0)
+    assert PPOClip(dual_clip=1.5).dual_clip == 1.5
+
+
+def test_dual_clip_leaves_good_tokens_alone_however_small_their_advantage():
+    # -0.5 * min(4, 1.5) = -0.75; three times the advantage would be -1.5
+    loss = ppo_clip(
+        torch.tensor([[4.0]]).log(),
+        torch.zeros(1, 1),
+        torch.tensor([[0.5]]),
+        clip_low=0.5,
+        clip_high=0.5,
+        dual_clip=3.0,
+    )
+    torch.testing.assert_close(loss, torch.tensor([[-0.75]]))
+
+
+def test_tokens_at_a_limit_and_tokens_without_advantage_are_not_clipped():
+    ratios = torch.tensor([[1.5, 0.5, 4.0, 0.25, 4.0, 0.25]])
+    advantages = torch.tensor([[1.0, -1.0, 0.0, 0.0, 0.5, -0.5]])
+    mask = torch.ones(1, 6, dtype=torch.bool)
+    fraction = clip_fraction(ratios, advantages, mask, clip_low=0.5, clip_high=0.5)
+    # only the last two: 4 with an advantage above 0, and 0.25 with one below
+    torch.testing.assert_close(fraction, torch.tensor(1 / 3))

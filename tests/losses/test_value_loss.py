@@ -48,3 +48,10 @@ def test_equal_returns_leave_nothing_to_explain(returned: float):
     one = torch.zeros_like(mask)
     one[0, 0] = True
     assert explained_variance(returns, returns, one) == 0.0
+
+
+def test_two_tokens_are_enough_for_a_variance():
+    returns, values = torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 2.0]])
+    # the returns have the variance 2, the errors 0 and 1 have 1/2
+    found = explained_variance(values, returns, torch.ones(1, 2, dtype=torch.bool))
+    assert found == pytest.approx(0.75)
