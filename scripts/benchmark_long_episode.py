@@ -15,14 +15,16 @@ import argparse
 import gc
 import time
 import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from vagentrl.contexts import FullHistory, Window
+from vagentrl.contexts import Context, FullHistory, Window
 from vagentrl.engines import TransformersEngine
 from vagentrl.engines.base import Sampling
-from vagentrl.environment import Outcome
+from vagentrl.environment import Environment, Outcome
 from vagentrl.formats import Grounding
 from vagentrl.models.load import context_length, load_config, load_model
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
@@ -54,6 +56,69 @@ def longest_context(trajectory: Trajectory) -> int:
     return longest
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What a batch of turns cost.
+
+    Attributes:
+        turns: Turns that each environment has played so far.
+        longest: Longest context of the batch in tokens.
+        held: Memory that Python holds after the batch, in MiB.
+        seconds: Time of the batch.
+        ended: Episodes that ended in the batch.
+    """
+
+    turns: int
+    longest: int
+    held: float
+    seconds: float
+    ended: int
+
+
+def play_long(
+    make: Callable[[], Environment],
+    model: str,
+    context: Context,
+    environments: int = 16,
+    turns: int = 400,
+    batch: int = 50,
+    max_tokens: int = 32,
+) -> Iterator[Batch]:
+    """Play an episode in each of several environments, and measure every batch of turns.
+
+    Args:
+        make: Makes an environment.
+        model: The policy, a folder or the name of a tiny model.
+        context: Which earlier turns the policy sees.
+        environments: Number of environments.
+        turns: Turns of an episode.
+        batch: Turns of each environment in a batch.
+        max_tokens: Most tokens of a reply.
+    """
+    room = context_length(load_config(model))
+    renderer = Renderer.from_pretrained(model)
+    engine = TransformersEngine()
+    engine.prepare(renderer.vocabulary(room))
+    engine.update_weights(load_model(model), 0)
+    pools = {"train": WorkerPool(make, "train")}
+    collector = Collector(engine, renderer, pools, room, context)
+    slots = [EnvironmentSlot(partial(episode, slot)) for slot in range(environments)]
+    tracemalloc.start()
+    for number in range(1, turns // batch + 1):
+        started = time.perf_counter()
+        played = collector.collect_turns(slots, batch, Sampling(max_tokens=max_tokens))
+        seconds = time.perf_counter() - started
+        longest = max(longest_context(trajectory) for trajectory in played)
+        ended = sum(trajectory.stop != "cut" for trajectory in played)
+        del played
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] / 2**20
+        yield Batch(number * batch, longest, held, seconds, ended)
+    tracemalloc.stop()
+    for pool in pools.values():
+        pool.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="Memory and time of episodes with hundreds of turns."
@@ -70,11 +135,6 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
 
-    room = context_length(load_config(MODEL))
-    renderer = Renderer.from_pretrained(MODEL)
-    engine = TransformersEngine()
-    engine.prepare(renderer.vocabulary(room))
-    engine.update_weights(load_model(MODEL), 0)
     make = partial(
         EndlessSokoban,
         observation="text",
@@ -82,26 +142,15 @@ def main() -> None:
         format=Grounding("structured"),
     )
     context = FullHistory() if arguments.window < 0 else Window(arguments.window)
-    pools = {"train": WorkerPool(make, "train")}
-    collector = Collector(engine, renderer, pools, room, context)
-    slots = [EnvironmentSlot(partial(episode, slot)) for slot in range(arguments.environments)]
-
     print(f"{arguments.environments} environments, {type(context).__name__}, {MODEL}\n")
     print("| turns | longest context, tokens | python memory, MiB | seconds | ended |")
     print("|--:|--:|--:|--:|---|")
-    tracemalloc.start()
-    for batch in range(1, arguments.turns // arguments.batch + 1):
-        started = time.perf_counter()
-        played = collector.collect_turns(slots, arguments.batch, Sampling(max_tokens=32))
-        seconds = time.perf_counter() - started
-        longest = max(longest_context(trajectory) for trajectory in played)
-        ended = sum(trajectory.stop != "cut" for trajectory in played)
-        del played
-        gc.collect()
-        held = tracemalloc.get_traced_memory()[0] / 2**20
-        print(f"| {batch * arguments.batch} | {longest} | {held:.1f} | {seconds:.1f} | {ended} |")
-    for pool in pools.values():
-        pool.close()
+    counts = (arguments.environments, arguments.turns, arguments.batch)
+    for batch in play_long(make, MODEL, context, *counts):
+        print(
+            f"| {batch.turns} | {batch.longest} | {batch.held:.1f} | {batch.seconds:.1f} "
+            f"| {batch.ended} |"
+        )
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class RolloutDataModule(Rollouts):
         lockstep: Play all episodes turn by turn: one turn of each before the next turn of any. The
             episodes are the same but take longer; this serves comparisons of speed.
         timeout_s: Seconds that an environment may take for one reset or step.
+        worker_memory_gb: GiB of memory that an environment's process may take; None for no limit.
         staleness: 1 collects the next iteration's episodes while the actor learns from the current
             ones, so that they are sampled by weights one iteration old. 0 collects and learns in
             turn, which is exactly on-policy.
@@ -104,6 +105,7 @@ class RolloutDataModule(Rollouts):
         max_workers: int = 512,
         lockstep: bool = False,
         timeout_s: float = 60.0,
+        worker_memory_gb: float | None = None,
         staleness: Literal[0, 1] = 0,
         context_length: int | None = None,
         seed: int = 1,
@@ -133,6 +135,7 @@ class RolloutDataModule(Rollouts):
         self.max_workers = max_workers
         self.lockstep = lockstep
         self.timeout_s = timeout_s
+        self.worker_memory_gb = worker_memory_gb
         self.staleness = staleness
         self.wanted_context = context_length
         self.seed = seed
@@ -171,6 +174,7 @@ class RolloutDataModule(Rollouts):
                 kind=self.worker_kind,
                 size=self.max_workers,
                 timeout_s=self.timeout_s,
+                memory_gb=self.worker_memory_gb,
             )
             for name, factory in self.environments.items()
         }

@@ -7,6 +7,7 @@ from vagentrl.formats import NoThink
 from vagentrl.hints import Exchange, HintKind, ScriptedHintModel, Situation
 from vagentrl.types import Observation, Reply
 from vagentrl_envs.frozen_lake import FrozenLake
+from vagentrl_envs.support import CustomerSupport
 
 ACTIONS = ("Up", "Down", "Left", "Right")
 
@@ -84,11 +85,28 @@ def test_actions_must_be_given_for_an_environment_without_action_names():
     environment = toy.Countdown()
     environment.reset(0)
     asked = situation("explore", environment)
-    with pytest.raises(ConfigError, match="Countdown has no action_names"):
+    with pytest.raises(ConfigError, match="Countdown has no action_names and no random_actions"):
         ScriptedHintModel().hint(asked)
     hint = ScriptedHintModel(actions=("go",)).hint(asked)
     assert hint is not None
     assert hint.text == "Try go."
+
+
+def test_an_environment_without_names_suggests_what_is_possible_in_its_state():
+    environment = CustomerSupport(["device"], terse=True)
+    environment.reset(0)
+    (plan, *_) = environment.oracle() or ()
+    hint_model = ScriptedHintModel(right=0.5)
+    hints = [hint_model.hint(situation("exploit", environment, turn)) for turn in range(400)]
+    actions = [hint.action for hint in hints if hint is not None]
+    assert len(actions) == 400
+    assert actions.count(plan) / 400 == pytest.approx(0.5, abs=0.125)  # five standard deviations
+    assert len(set(actions)) > 15
+    tried = Exchange(Observation("here"), Reply("", actions=(plan,)))
+    for turn in range(50):
+        asked = situation("explore", environment, turn, (tried,), "here")
+        hint = hint_model.hint(asked)
+        assert hint is not None and hint.action != plan and hint == hint_model.hint(asked)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from vagentrl.checkenv.skill import check_skill
 from vagentrl.checkenv.traces import check_group, check_independence, compare_processes, traces
 from vagentrl.claims.judge import Judge
 from vagentrl.errors import EnvError
-from vagentrl.rollout.workers import EnvironmentFactory, ProcessWorker
+from vagentrl.rollout.worker_kinds import ProcessWorker
+from vagentrl.rollout.workers import EnvironmentFactory
 
 CHECKS: dict[str, Callable[[Bench], Checked]] = {
     "contract": check_contract,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from random import Random
+
 import numpy as np
 
 from vagentrl.environment import ActionEnvironment, Environment
@@ -11,6 +14,8 @@ from vagentrl.hints.schedule import check_share
 
 _STREAM = 7
 """Makes the random stream of this module differ from others that use the episode's seeds."""
+TRIES = 20
+"""Random actions that are drawn to find one that is not among the excluded ones."""
 
 
 class ScriptedHintModel(HintModel):
@@ -22,7 +27,8 @@ class ScriptedHintModel(HintModel):
     Args:
         right: Probability that a hint to exploit suggests the oracle's action; otherwise it
             suggests one of the other actions with equal probability.
-        actions: The actions to suggest; empty for the environment's `action_names`.
+        actions: The actions to suggest; empty for the environment's `action_names`, or for its
+            `random_actions` if it names none.
         exploit_text: Text of a hint to exploit, with ``{action}`` in place of the action.
         explore_text: Text of a hint to explore. It suggests an action that the agent has not
             played at the same observation in this episode, or any action if all were played.
@@ -54,9 +60,10 @@ class ScriptedHintModel(HintModel):
         plan = situation.environment.oracle()
         if not plan:
             return None
-        others = [name for name in self._names(situation.environment) if name != plan[0]]
-        wrong = rng.random() >= self.right and others
-        return self._hint(self.exploit_text, rng.choice(others) if wrong else plan[0])
+        wrong = None
+        if rng.random() >= self.right:
+            wrong = self._other_than({plan[0].casefold()}, situation.environment, rng)
+        return self._hint(self.exploit_text, plan[0] if wrong is None else wrong)
 
     def _untried(self, situation: Situation, rng: np.random.Generator) -> str:
         now = situation.observation
@@ -66,18 +73,34 @@ class ScriptedHintModel(HintModel):
             if (exchange.observation.text, exchange.observation.images) == (now.text, now.images)
             for action in exchange.reply.actions
         }
-        names = self._names(situation.environment)
-        return rng.choice([name for name in names if name.casefold() not in tried] or names)
+        environment = situation.environment
+        untried = self._other_than(tried, environment, rng)
+        action = untried if untried is not None else self._other_than((), environment, rng)
+        assert action is not None, "nothing was excluded"
+        return action
+
+    def _other_than(
+        self, excluded: Collection[str], environment: Environment, rng: np.random.Generator
+    ) -> str | None:
+        """Draw an action that is not among the excluded ones (in lower case); None if there is
+        none."""
+        names = self.actions
+        if not names and isinstance(environment, ActionEnvironment):
+            names = environment.action_names
+        if names:
+            others = [name for name in names if name.casefold() not in excluded]
+            return str(rng.choice(others)) if others else None
+        draws = Random(int(rng.integers(2**32)))
+        for _ in range(TRIES):
+            drawn = environment.random_actions(draws)
+            if not drawn:
+                raise ConfigError(
+                    f"ScriptedHintModel.actions is empty, but {type(environment).__name__} has no "
+                    "action_names and no random_actions; give actions"
+                )
+            if drawn[0].casefold() not in excluded:
+                return drawn[0]
+        return None
 
     def _hint(self, text: str, action: str) -> Hint:
-        return Hint(text.replace("{action}", action), action=str(action))
-
-    def _names(self, environment: Environment) -> list[str]:
-        if self.actions:
-            return list(self.actions)
-        if isinstance(environment, ActionEnvironment):
-            return list(environment.action_names)
-        raise ConfigError(
-            f"ScriptedHintModel.actions is empty, but {type(environment).__name__} has no "
-            "action_names, because it is not an ActionEnvironment; give actions"
-        )
+        return Hint(text.replace("{action}", action), action=action)

@@ -9,17 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import multiprocessing
 import pickle
-import queue
-import signal
-import threading
-import traceback
 from collections.abc import AsyncIterator, Callable, Hashable
-from concurrent.futures import Future
-from multiprocessing.connection import Connection
 from numbers import Real
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,10 +19,9 @@ import numpy as np
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError, EnvError, VagentError, seen
 from vagentrl.formats import ReplyFormat
+from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker, where
 from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
-
-_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 EnvironmentFactory = Callable[[], Environment]
 
@@ -136,127 +127,6 @@ def _claimed(reply: Reply) -> tuple[str | None, str | None]:
     return reply.observation_claim, reply.prediction_claim
 
 
-class ThreadWorker:
-    """Owns an object, usually an environment, and calls functions with it in a thread of its own.
-
-    The thread is a daemon, so that an environment that hangs cannot keep the program from ending.
-
-    Args:
-        factory: Makes the object, in the thread. It is passed as the first argument of every call.
-        closes: Whether to close the object at the end. An object that others still use must not be
-            closed.
-    """
-
-    def __init__(self, factory: Callable[[], Any], closes: bool = True) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Future, Callable, tuple] | None] = queue.SimpleQueue()
-        self._closes = closes
-        threading.Thread(target=self._work, args=(factory,), daemon=True).start()
-
-    def _work(self, factory: Callable[[], Any]) -> None:
-        subject = None
-        while (task := self._tasks.get()) is not None:
-            future, function, arguments = task
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                if subject is None:
-                    subject = factory()
-                answer = function(subject, *arguments)
-            except BaseException as error:  # an environment's SystemExit must not end the trainer
-                future.set_exception(_as_env_error(error))
-            else:
-                future.set_result(answer)
-        if subject is not None and self._closes:
-            subject.close()
-
-    def submit(self, function: Callable, *arguments: Any) -> Future:
-        """Call a function in the thread. The future raises an `EnvError` for any exception."""
-        future: Future = Future()
-        self._tasks.put((future, function, arguments))
-        return future
-
-    def close(self) -> None:
-        """Stop the thread after the current call. A call that hangs is not interrupted."""
-        self._tasks.put(None)
-
-
-class ProcessWorker:
-    """Runs an environment, or another object with `close`, in a spawned process, which can be
-    killed when it hangs.
-
-    The factory, and the functions and arguments of calls, must be picklable.
-    """
-
-    def __init__(self, factory: Callable[[], Any]) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, factory), daemon=True)
-        self._process.start()
-        theirs.close()
-        self._caller = ThreadWorker(lambda: ours)
-        self._answer: Future | None = None
-
-    def submit(self, function: Callable, *arguments: Any) -> Future:
-        self._answer = self._caller.submit(self._call, function, arguments)
-        return self._answer
-
-    def _call(self, ours: Connection, function: Callable, arguments: tuple) -> Any:
-        try:
-            ours.send((function, arguments))
-            answer, error = ours.recv()
-        except (EOFError, OSError) as broken:
-            self._process.join()
-            raise EnvError(f"its process ended {_how(self._process.exitcode)}") from broken
-        if error is not None:
-            raise error
-        return answer
-
-    def close(self) -> None:
-        """End the process after it has closed its environment; kill it if a call is running."""
-        if self._answer is not None and not self._answer.done():
-            self._process.kill()
-        self._caller.close()
-
-
-def _serve(theirs: Connection, factory: Callable[[], Any]) -> None:
-    environment = None
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # the trainer closed the pipe
-        while True:
-            function, arguments = theirs.recv()
-            try:
-                if environment is None:
-                    environment = factory()
-                theirs.send((function(environment, *arguments), None))
-            except Exception as error:  # ProcessWorker raises it again in the trainer's process
-                theirs.send((None, _as_env_error(error)))
-    if environment is not None:
-        environment.close()
-
-
-def _how(exit_code: int | None) -> str:
-    """How a process ended: by a signal, such as SIGSEGV, or with an exit code."""
-    if exit_code is not None and exit_code < 0:
-        return f"by {signal.Signals(-exit_code).name}"
-    return f"with exit code {exit_code}"
-
-
-def _as_env_error(error: BaseException) -> EnvError:
-    """Wrap an error in a picklable `EnvError` that names the file and line where it arose."""
-    if isinstance(error, EnvError):
-        return error
-    wrapped = EnvError(_where(error))
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _where(error: BaseException) -> str:
-    """The error in words, and the line of the environment that led to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    place = (own or frames)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-
-
 Worker = ThreadWorker | ProcessWorker
 
 
@@ -273,6 +143,7 @@ class WorkerPool:
             worker and making the environment.
         closes: Whether workers close their environment at the end. False, with threads only, for a
             factory that returns an existing environment.
+        memory_gb: GiB of memory that a process may take; None sets no limit.
     """
 
     def __init__(
@@ -284,18 +155,24 @@ class WorkerPool:
         size: int = 256,
         timeout_s: float = 60.0,
         closes: bool = True,
+        memory_gb: float | None = None,
     ) -> None:
         if size < 1 or timeout_s <= 0:
             raise ConfigError(
                 f"environment {name!r} has {size} workers with {timeout_s:g} s for an answer; "
                 "give it at least 1 worker and more than 0 s"
             )
+        if memory_gb is not None and (kind == "thread" or memory_gb <= 0):
+            raise ConfigError(
+                f"environment {name!r} has {memory_gb:g} GiB of memory and workers of the kind "
+                f"{kind}; give more than 0, and process, since threads share the trainer's memory"
+            )
         if kind == "process":
             _check_picklable(factory, name)
         self.name = name
         self.timeout_s = timeout_s
         self._make = lambda: (
-            ThreadWorker(factory, closes) if kind == "thread" else ProcessWorker(factory)
+            ThreadWorker(factory, closes) if kind == "thread" else ProcessWorker(factory, memory_gb)
         )
         self._size = size
         self._idle: list[Worker] = []
@@ -319,7 +196,12 @@ class WorkerPool:
 
     def acquire(self) -> Worker:
         """Take a worker until `release`. It does not count towards `size`."""
-        return self._idle.pop() if self._idle else self._make()
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+            worker.close()  # its process ended after its last episode
+        return self._make()
 
     def release(self, worker: Worker, *, healthy: bool = True) -> None:
         """Return a worker to the pool, or close it if its environment failed."""
@@ -414,7 +296,7 @@ def make(factory: EnvironmentFactory, name: str) -> Environment:
         raise
     except Exception as error:  # the boundary
         raise ConfigError(
-            f"environment {name!r} cannot be made: {_where(error)}{_too_early(error)}"
+            f"environment {name!r} cannot be made: {where(error)}{_too_early(error)}"
         ) from error
     if not isinstance(environment, Environment):
         raise ConfigError(

@@ -1,0 +1,241 @@
+"""Compares windows of 0, 1, 2, 4 and 8 earlier turns, with and without critic warm-up.
+
+    python scripts/study_windows.py --memory
+    python scripts/study_windows.py --figure docs/figures/windows.png
+
+The first command plays episodes of 400 turns with each window and prints the longest context,
+Python's memory and the seconds of the first and the last batch. An environment whose task ends
+earlier goes on with the task of another seed, so that every episode has 400 turns.
+
+The second trains a recipe as Verlog does: with turns as samples, the same number of turns of every
+environment in a batch, dual-discount GAE, and KL in the reward; with three seeds for each window,
+with and without critic warm-up, into `runs/windows/`. Finished runs are not repeated. It prints a
+Markdown table (held-out success, mean and standard deviation over seeds; turns of an episode; value
+loss of the first and of the last iteration in which the actor learns) and draws learning curves.
+Each run uses one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import matplotlib
+import torch
+import yaml
+from benchmark_long_episode import play_long
+from compare_runs import draw, load, mean_and_spread
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.ticker import MaxNLocator
+from study import ROOT, Run, train
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.contexts import Window
+from vagentrl.environment import Environment
+from vagentrl.types import Observation, Reply, StepResult
+
+WINDOWS = (0, 1, 2, 4, 8)
+WARM_UP = {"rounds": 5, "batches": 4, "part": 0.5, "tolerance": 0.02}
+"""Critic warm-up, scaled down: Verlog collects 40 batches and learns from a tenth in each of 5
+rounds."""
+TURNS = 400
+"""Turns of an episode."""
+
+
+class Endless(Environment):
+    """Goes on with the task of another seed where a task ends, until an episode has all its turns.
+
+    Args:
+        env: Makes the environment.
+        turns: Turns of an episode.
+    """
+
+    def __init__(self, env: Callable[[], Environment], turns: int = TURNS) -> None:
+        self.environment = env()
+        super().__init__(self.environment.format)
+        self.turns = turns
+
+    def system_prompt(self) -> str:
+        return self.environment.system_prompt()
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self._seeds, self._played = (seed, transition_seed), 0
+        return self.environment.reset(seed, transition_seed)
+
+    def step(self, reply: Reply) -> StepResult:
+        result = self.environment.step(reply)
+        self._played += 1
+        last = self._played == self.turns
+        if last or not (result.terminated or result.truncated):
+            return replace(result, truncated=last and not result.terminated)
+        seed, luck = self._seeds
+        self._seeds = (seed + 4, luck)  # a seed of the same split
+        observation = self.environment.reset(*self._seeds)
+        return replace(result, observation=observation, terminated=False, truncated=False)
+
+    def close(self) -> None:
+        self.environment.close()
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+def measure_memory(config: str, env_settings: list[str], windows: list[int], turns: int) -> None:
+    """Print what episodes of hundreds of turns cost with each window."""
+    run = VagentCLI(["--config", config, *env_settings], run=False)
+    make, model = run.datamodule.environments["train"], run.model.policy_name
+    batch = max(turns // 8, 1)
+    print("| window | longest context, tokens: first / last batch | MiB | seconds | ended |")
+    print("|--:|--:|--:|--:|--:|")
+    for window in windows:
+        torch.manual_seed(0)
+        batches = list(
+            play_long(lambda: Endless(make, turns), model, Window(window), 16, turns, batch)
+        )
+        first, last = batches[0], batches[-1]
+        print(
+            f"| {window} | {first.longest} / {last.longest} | {first.held:.1f} / {last.held:.1f} "
+            f"| {first.seconds:.1f} / {last.seconds:.1f} | {sum(each.ended for each in batches)} |",
+            flush=True,
+        )
+
+
+# ---------------------------------------------------------------------------------------- learning
+
+
+def run_folder(folder: Path, window: int, warm: bool, seed: int) -> Path:
+    return folder / f"window_{window}{'_warm' if warm else ''}" / f"seed_{seed}"
+
+
+def settings(window: int, warm: bool, iterations: int, environments: int) -> list[str]:
+    """Verlog's settings for a recipe, with one window."""
+    callbacks: list[dict] = [
+        {
+            "class_path": "vagentrl.callbacks.KLControl",
+            "init_args": {"coefficient": 0.01, "place": "reward", "estimator": "k1"},
+        }
+    ]
+    if warm:
+        callbacks.append({"class_path": "vagentrl.callbacks.CriticWarmup", "init_args": WARM_UP})
+    # The rounds of the warm-up are iterations too, in which the actor does not learn.
+    total = iterations + (WARM_UP["rounds"] if warm else 0)
+    return [
+        f"--trainer.max_epochs={total}",
+        f"--trainer.check_val_every_n_epoch={max(iterations // 4, 1)}",
+        f"--trainer.callbacks={json.dumps(callbacks)}",
+        "--model.critic=own",
+        "--model.advantage=DualDiscountGAE",
+        "--data.context=vagentrl.contexts.Window",
+        f"--data.context.turns={window}",
+        "--data.turns=8",
+        "--data.at_limit=bootstrap",
+        f"--data.groups={environments}",
+        "--data.group_size=1",
+        f"--data.minibatch_size={environments}",
+        "--data.passes=1",
+        "--data.filter=KeepAll",
+        "--data.val_envs=null",
+    ]
+
+
+def value_losses(run: Path, iterations: int) -> tuple[float, float]:
+    """Value loss of the first iteration in which the actor learned, and of the last."""
+    events = EventAccumulator(str(run))
+    events.Reload()
+    losses = [event.value for event in events.Scalars("train/value_loss")]
+    return losses[max(len(losses) - iterations, 0)], losses[-1]
+
+
+def row(folder: Path, window: int, warm: bool, iterations: int) -> str:
+    """One line of the table."""
+    pattern = run_folder(folder, window, warm, 0).with_name("seed_*")
+    runs = load(str(pattern))
+    curves = [[each["val/success_rate"] for each in run["evaluations"]] for run in runs]
+    ends = [run["evaluations"][-1] for run in runs]
+    paths = sorted(pattern.parent.glob("seed_*/summary.json"))
+    losses = [value_losses(path.parent, iterations) for path in paths]
+    cells = [
+        str(window),
+        "yes" if warm else "no",
+        mean_and_spread([curve[0] for curve in curves]),
+        mean_and_spread([curve[len(curve) // 2] for curve in curves]),
+        mean_and_spread([curve[-1] for curve in curves]),
+        ", ".join(f"{curve[-1]:.3f}" for curve in curves),
+        f"{statistics.mean(end['val/turns'] for end in ends):.0f}",
+        " → ".join(f"{statistics.mean(values):.3f}" for values in zip(*losses, strict=True)),
+        f"{statistics.mean(run['seconds']['total'] for run in runs):.0f}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def draw_curves(folder: Path, arms: list[tuple[int, bool]], figure_path: Path) -> None:
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    for window, warm in arms:
+        runs = load(str(run_folder(folder, window, warm, 0).with_name("seed_*")))
+        draw(axes[int(warm)], f"window {window}", runs, f"C{WINDOWS.index(window)}")
+    for side, title in zip(axes, ("without critic warm-up", "with critic warm-up"), strict=True):
+        side.set(title=title, xlabel="iteration", ylim=(0, 1))
+        side.xaxis.set_major_locator(MaxNLocator(integer=True))
+        side.grid(alpha=0.3)
+        side.legend(fontsize=8)
+    axes[0].set_ylabel("held-out success (T = 0.5)")
+    figure_path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(figure_path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare windows, with and without a warm critic.")
+    parser.add_argument("--config", default="configs/babyai.yaml", help="the recipe to change")
+    parser.add_argument("--memory", action="store_true", help="measure memory, train nothing")
+    parser.add_argument("--turns", type=int, default=TURNS, help="turns of an episode")
+    parser.add_argument(
+        "--limits", nargs="*", default=["turn_limit"],
+        help="settings of the environment that limit an episode; all become --turns",
+    )  # fmt: skip
+    parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), choices=WINDOWS)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=40, help="in which the actor learns")
+    parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument("--val_episodes", type=int, default=64)
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs/windows")
+    parser.add_argument("--figure", type=Path, default=None)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    limits = [f"--data.env.init_args.{name}={arguments.turns}" for name in arguments.limits]
+    if arguments.memory:
+        measure_memory(arguments.config, limits, arguments.windows, arguments.turns)
+        return
+    name = yaml.safe_load((ROOT / arguments.config).read_text())["data"]["env"]["class_path"]
+    folder = arguments.folder / name.rpartition(".")[2].lower()
+    shared = [*limits, f"--data.val_episodes={arguments.val_episodes}"]
+    arms = list(product(arguments.windows, (False, True)))
+    wanted = [  # ordered by seed, so that unfinished studies already have every arm
+        Run(
+            run_folder(folder, window, warm, seed),
+            arguments.config,
+            seed,
+            [*shared, *settings(window, warm, arguments.iterations, arguments.environments)],
+        )
+        for seed in range(1, arguments.seeds + 1)
+        for window, warm in arms
+    ]
+    train(wanted, arguments.jobs)
+    print("| window | warm-up | before | half-way | after | each seed | turns | value loss | s |")
+    print("|--:|---|---|---|---|---|--:|---|--:|")
+    for window, warm in arms:
+        print(row(folder, window, warm, arguments.iterations))
+    if arguments.figure is not None:
+        draw_curves(folder, arms, arguments.figure)
+
+
+if __name__ == "__main__":
+    main()
