@@ -19,7 +19,7 @@ from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.optimizer import AdamW
-from vagentrl.modules.reference import ReferenceModule
+from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.iteration import Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
@@ -96,6 +96,51 @@ def test_the_last_iteration_is_counted_from_where_the_trainer_started():
     agent = BenchAgent()
     agent.first_iteration, agent.trainer.max_epochs = 3, 4
     assert agent.total_iterations == 7
+
+
+# ------------------------------------------------------------------------------------- models
+
+
+def build(monkeypatch: pytest.MonkeyPatch, advantage: Any, **settings: Any) -> tuple[Any, Any]:
+    """An agent with a reference that was built without weights, and what it loaded."""
+    loaded: list[Any] = []
+
+    def load(policy: str, **how: Any) -> Any:
+        loaded.append((policy, how))
+        return toy.model()
+
+    monkeypatch.setattr("vagentrl.modules.agent.load_model", load)
+    agent = AgentModule("toy", advantage, **settings)
+    agent.needs_reference = True
+    agent.build(frozenset({7, 5}), meta=True)
+    assert agent.actor.banned_ids.tolist() == [5, 7]
+    return agent, loaded
+
+
+def test_actor_critic_and_reference_are_loaded_as_configured(monkeypatch: pytest.MonkeyPatch):
+    settings: dict[str, Any] = {
+        "head_dtype": "float32", "gradient_checkpointing": True, "freeze_vision": True,
+    }  # fmt: skip
+    agent, loaded = build(monkeypatch, MaskedGAE(), dtype="bfloat16", **settings)
+    how = settings | {"dtype": torch.bfloat16, "lora": None, "meta": True}
+    assert loaded == [("toy", how)] * 3
+    assert agent.critic.backbone is not None
+    assert agent.reference.banned_ids.tolist() == [5, 7]
+
+
+def test_a_shared_critic_and_an_adapters_reference_load_nothing(monkeypatch: pytest.MonkeyPatch):
+    lora = LoRA(rank=2)
+    agent, loaded = build(monkeypatch, MaskedGAE(), critic="shared", lora=lora)
+    assert [how["lora"] for _, how in loaded] == [lora]
+    assert agent.critic.backbone is None
+    assert isinstance(agent.reference, ActorWithoutAdapter)
+
+
+def test_an_estimator_without_critic_has_none(monkeypatch: pytest.MonkeyPatch):
+    agent, loaded = build(monkeypatch, GroupRelative())
+    assert agent.critic is None and len(loaded) == 2
+    [group] = agent.optimizer_settings.build({"actor": agent.actor}).param_groups
+    assert group["name"] == "actor"
 
 
 # ------------------------------------------------------------------------------------ scoring
