@@ -66,7 +66,7 @@ def _in_order(items: Sequence[pytest.Item], tests: Sequence[str]) -> list[pytest
 
 
 def _run(session: pytest.Session, mutant: Mutant, items: Sequence[pytest.Item]) -> int:
-    if not _put_in_place(mutant):
+    if not put_in_place(mutant):
         return NOT_IN_PLACE
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -75,7 +75,7 @@ def _run(session: pytest.Session, mutant: Mutant, items: Sequence[pytest.Item]) 
     return PASSED
 
 
-def _put_in_place(mutant: Mutant) -> bool:
+def put_in_place(mutant: Mutant) -> bool:
     """Give the changed function the mutant's code; returns whether that was possible."""
     name = mutant.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     module = sys.modules[name]
@@ -113,7 +113,7 @@ def _functions(path: str, name: str) -> list[FunctionType]:
     found = [
         one
         for one in gc.get_objects()
-        if isinstance(one, FunctionType)
+        if type(one) is FunctionType
         and one.__code__.co_filename == path
         and one.__code__.co_qualname == name
     ]

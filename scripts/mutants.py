@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 import libcst as cst  # pyright: ignore[reportMissingImports]
+from libcst.metadata import (  # pyright: ignore[reportMissingImports]
+    WhitespaceInclusivePositionProvider,
+)
 from mutmut.mutation.mutators import (  # pyright: ignore[reportMissingImports]
     mutation_operators,
     operator_string,
@@ -46,12 +49,22 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     Annotations, decorators, imports, docstrings and type aliases are left as they are, and so is
     what is said in errors and log messages: any text with a space.
     """
-    module = cst.parse_module((root / file).read_text())
+    text = (root / file).read_text()
+    wrapper = cst.MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    positions = wrapper.resolve(WhitespaceInclusivePositionProvider)
+    module = wrapper.module
+    starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
     found: dict[str, Mutant] = {}
     for node, changed in _changes(module):
-        source = module.deep_replace(node, changed).code
-        if source != module.code and source not in found and _compiles(source):
-            found[source] = _describe(file, module.code, source)
+        place = positions[node]
+        start = starts[place.start.line - 1] + place.start.column
+        end = starts[place.end.line - 1] + place.end.column
+        if module.code_for_node(node) == text[start:end]:
+            source = text[:start] + module.code_for_node(changed) + text[end:]
+        else:  # several lines, which are indented by what is around them
+            source = module.deep_replace(node, changed).code
+        if source != text and source not in found and _compiles(source):
+            found[source] = _describe(file, text, source)
     return sorted(found.values(), key=lambda mutant: mutant.line)
 
 
@@ -101,17 +114,18 @@ def _compiles(source: str) -> bool:
 
 def _describe(file: str, before: str, after: str) -> Mutant:
     old, new = before.splitlines(), after.splitlines()
-    changes = [
-        change
-        for change in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-        if change[0] != "equal"
-    ]
-    start, end = changes[0][1], changes[-1][2]
-    new_start, new_end = changes[0][3], changes[-1][4]
+    start = _shared(old, new)
+    same = _shared(old[start:][::-1], new[start:][::-1])
     return Mutant(
         file,
         start + 1,
-        " ".join(line.strip() for line in old[start:end]),
-        " ".join(line.strip() for line in new[new_start:new_end]),
+        " ".join(line.strip() for line in old[start : len(old) - same]),
+        " ".join(line.strip() for line in new[start : len(new) - same]),
         after,
     )
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines are the same from the first on."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

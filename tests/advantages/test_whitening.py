@@ -27,3 +27,14 @@ def test_two_values_have_a_variance_and_1e_8_is_added_to_it():
     values = torch.tensor([0.0, 2e-4], dtype=torch.float64)
     expected = torch.tensor([-0.5773502691896258, 0.5773502691896258], dtype=torch.float64)
     torch.testing.assert_close(whiten(values, torch.tensor([True, True])), expected)
+
+
+def test_what_counts_as_rounding_grows_with_the_values():
+    mask = torch.tensor([True, True])
+    # float32 has 1 / 16 between 1e6 and its neighbour, and tells 1e-6 from 2e-6 well
+    assert not whiten(torch.tensor([1e6, 1e6 + 1 / 16]), mask).any()
+    # the variance, 5e-13, is next to nothing beside 1e-8: 5e-7 / 1e-4
+    expected = torch.tensor([-5e-3, 5e-3])
+    torch.testing.assert_close(
+        whiten(torch.tensor([1e-6, 2e-6]), mask), expected, rtol=1e-3, atol=0
+    )

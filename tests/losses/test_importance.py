@@ -19,6 +19,7 @@ from vagentrl.losses import (
     PPOClip,
     Reinforce,
     TruncatedImportance,
+    importance_ratio,
 )
 from vagentrl.losses.importance import Level
 from vagentrl.rollout.loader import MinibatchLoader
@@ -61,6 +62,12 @@ def weights(importance: TruncatedImportance, batch: TrainBatch = BATCH) -> Tenso
 )
 def test_weights_are_ratios_between_floor_and_cap(settings: Any, expected: list[float]):
     torch.testing.assert_close(weights(TruncatedImportance(*settings)), torch.tensor(expected))
+
+
+def test_the_ratio_of_a_sequence_is_a_product_unless_said_otherwise():
+    batch = BATCH.rollout
+    ratio = importance_ratio(OLD, SAMPLED, MASK, TURNS, batch.trajectory_ids, level="turn")
+    torch.testing.assert_close(ratio[MASK], torch.tensor([6.0, 6.0, 0.5, 0.5, 0.25]))
 
 
 ALL_KEPT = TruncatedImportance(cap=1.0, floor=1.0)

@@ -115,6 +115,13 @@ def test_every_loss_keeps_its_importance():
         assert loss(importance=importance).importance is importance
 
 
+@every_loss
+def test_log_probs_that_are_not_finite_are_not_the_losss_mistake(loss: PolicyLoss):
+    """The step is skipped then; refusing the loss would end the run."""
+    batch = corrected(train_batch(-torch.rand(2, 6), torch.ones(2, 6), turn_ids=TURNS), loss)
+    assert loss(torch.full((2, 6), torch.nan), batch)[MASK].isnan().all()
+
+
 def test_the_tokens_of_a_row_may_share_a_ratio():
     assert GSPO(sequence="row").sequence == "row"
 
