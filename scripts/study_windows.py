@@ -22,7 +22,6 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import matplotlib
@@ -217,7 +216,7 @@ def main() -> None:
     name = yaml.safe_load((ROOT / arguments.config).read_text())["data"]["env"]["class_path"]
     folder = arguments.folder / name.rpartition(".")[2].lower()
     shared = [*limits, f"--data.val_episodes={arguments.val_episodes}"]
-    arms = list(product(arguments.windows, (False, True)))
+    arms = [(window, warm) for window in arguments.windows for warm in (False, True)]
     wanted = [  # ordered by seed, so that unfinished studies already have every arm
         Run(
             run_folder(folder, window, warm, seed),

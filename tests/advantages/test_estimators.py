@@ -214,9 +214,16 @@ def test_an_estimator_says_what_it_needs():
 class Inputs(CriticEstimator):
     """Keeps what it was given."""
 
-    def estimate(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        self.seen = inputs
-        return inputs[0], inputs[1]
+    def estimate(
+        self,
+        rewards: Tensor,
+        values: Tensor,
+        action_mask: Tensor,
+        turn_ids: Tensor,
+        bootstrap: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        self.seen = rewards, values, action_mask, turn_ids, bootstrap
+        return rewards, values
 
 
 class EpisodeInputs(EpisodeEstimator):

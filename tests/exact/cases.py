@@ -90,13 +90,21 @@ def _reinforce_plus_plus(**settings: Any) -> EstimatorCase:
 
 
 def _vine(
-    unbiased: Unbiased = "never", *, whiten: bool = False, every: int = 1, **discounts: float
+    unbiased: Unbiased = "never",
+    *,
+    turn_gamma: float,
+    turn_lam: float,
+    whiten: bool = False,
+    every: int = 1,
 ) -> EstimatorCase:
     def estimate(groups: Sequence[Group], values: Values) -> list[list[Credit]]:
-        credits = [formulas.vine_turn(group, **discounts) for group in groups]
+        credits = [
+            formulas.vine_turn(group, turn_gamma=turn_gamma, turn_lam=turn_lam) for group in groups
+        ]
         return formulas.whiten(credits) if whiten else credits
 
-    return EstimatorCase(VineTurn(every=every, whiten=whiten, **discounts), estimate, unbiased)
+    estimator = VineTurn(every=every, turn_gamma=turn_gamma, turn_lam=turn_lam, whiten=whiten)
+    return EstimatorCase(estimator, estimate, unbiased)
 
 
 _masked = partial(_with_critic, MaskedGAE, formulas.masked_gae)

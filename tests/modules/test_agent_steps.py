@@ -62,7 +62,8 @@ def part() -> TrainBatch:
 def frozen(module: nn.Module) -> nn.Parameter:
     """A parameter of the module that no longer learns."""
     parameter = next(module.parameters())
-    return parameter.requires_grad_(False)
+    parameter.requires_grad_(False)
+    return parameter
 
 
 # ----------------------------------------------------------------------------------- settings

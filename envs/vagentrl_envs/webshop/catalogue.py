@@ -177,8 +177,9 @@ def _options(record: Record) -> tuple[tuple[str, tuple[str, ...]], ...]:
     for name, entries in stated.items():
         if entries is None:
             continue
-        values = [e.get("value") if isinstance(e, dict) else e for e in _list(record, entries)]
-        if not all(isinstance(value, str) for value in values):
+        listed = [e.get("value") if isinstance(e, dict) else e for e in _list(record, entries)]
+        values = [value for value in listed if isinstance(value, str)]
+        if len(values) < len(listed):
             raise record.error(f"the option {name!r} is {seen(entries)}; every value is a string")
         named = tuple(dict.fromkeys(value for each in values if (value := readable(each).lower())))
         if named:

@@ -40,7 +40,9 @@ class Goals:
         for product in catalogue.products:
             if not self._fits(product):
                 continue
-            own = [split_of_state(product.asin)] if split_products else get_args(Split)
+            own: Sequence[Split] = get_args(Split)
+            if split_products:
+                own = (split_of_state(product.asin),)
             for split in own:
                 self._products[split].append(product)
         counts = {split: len(products) for split, products in self._products.items()}
