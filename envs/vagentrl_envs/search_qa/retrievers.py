@@ -140,7 +140,6 @@ class HttpRetriever(Retriever):
         timeout_s: Seconds to wait for one answer.
         retries: How often to ask again after a failed connection, a time-out, or a status of 429
             or 500 and above. The pause before each doubles, from half a second to 8 seconds.
-        transport: Carries the requests in place of the network; for tests.
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class HttpRetriever(Retriever):
         url: str = "http://127.0.0.1:8000/retrieve",
         timeout_s: float = 20.0,
         retries: int = 3,
-        transport: httpx.BaseTransport | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"url is {url!r}; it starts with http:// or https://")
@@ -160,7 +158,7 @@ class HttpRetriever(Retriever):
         self.url = url
         self.timeout_s = timeout_s
         self.retries = retries
-        self.transport = transport
+        self.transport: httpx.BaseTransport | None = None  # the network
 
     @property
     def waits_s(self) -> float:

@@ -225,13 +225,13 @@ def _instruction_records(record: Record) -> list[Record]:
 def _instructions(wish: Record) -> Iterator[Instruction]:
     for record in _instruction_records(wish):
         text = readable((record.text("instruction") or "")[:_LONGEST_TEXT]).rstrip(" .")
-        attributes = tuple(map(readable, record.texts("instruction_attributes")))
-        if not text:
-            continue
-        if not attributes:
+        if text and "instruction_attributes" not in record.fields:
             raise record.error(
                 "there is an 'instruction' but no 'instruction_attributes'; give a list of strings"
             )
+        attributes = tuple(map(readable, record.texts("instruction_attributes")))
+        if not text or not attributes:  # the original has some that ask for nothing
+            continue
         options = None
         if record.fields.get("instruction_options") is not None:
             options = tuple(readable(each).lower() for each in record.texts("instruction_options"))

@@ -258,3 +258,19 @@ def test_a_trace_is_the_same_in_every_process():
     ]
     one, other = [run.communicate()[0] for run in runs]
     assert one == other and one.count(b"\n") > 40
+
+
+def test_a_retriever_is_named_in_yaml(tmp_path: Path):
+    from vagentrl.cli.parser import Parser
+    from vagentrl.environment import Environment
+
+    retriever = {
+        "class_path": "vagentrl_envs.search_qa.HttpRetriever",
+        "init_args": {"url": "http://index:8000/retrieve", "retries": 0},
+    }
+    parser = Parser(exit_on_error=False)
+    parser.add_argument("--env", type=Environment)
+    settings = {"questions": "terse", "retriever": retriever}
+    given = {"env": {"class_path": "vagentrl_envs.search_qa.SearchQA", "init_args": settings}}
+    env = parser.instantiate(parser.parse_object(given)).env
+    assert env.retriever.url == "http://index:8000/retrieve" and env.waits_s == 60

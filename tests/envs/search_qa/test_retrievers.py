@@ -33,7 +33,8 @@ def test_texts_with_equal_scores_keep_their_order():
     pytest.importorskip("bm25s")
     from vagentrl_envs.bm25 import BM25Index
 
-    assert BM25Index(["hat"] * 50 + ["shoe"]).top("hat", 3) == [0, 1, 2]
+    # enough of them that an unstable sort would mix them up
+    assert BM25Index(["hat", "shoe", "red hat"] * 300).top("hat", 4) == [0, 3, 6, 9]
 
 
 def served(answer: Callable[[httpx.Request], Any], **settings: Any) -> HttpRetriever:
@@ -41,7 +42,9 @@ def served(answer: Callable[[httpx.Request], Any], **settings: Any) -> HttpRetri
         result = answer(request)
         return result if isinstance(result, httpx.Response) else httpx.Response(200, json=result)
 
-    return HttpRetriever("http://index/retrieve", transport=httpx.MockTransport(handle), **settings)
+    retriever = HttpRetriever("http://index/retrieve", **settings)
+    retriever.transport = httpx.MockTransport(handle)
+    return retriever
 
 
 @pytest.fixture(autouse=True)

@@ -91,6 +91,12 @@ def test_the_original_records_are_read(tmp_path: Path):
     )  # fmt: skip
 
 
+def test_an_instruction_that_asks_for_nothing_is_left_out(tmp_path: Path):
+    files = write(tmp_path, [SHIRT], {"B09ABC": [{**WISH, "instruction_attributes": []}, WISH]})
+    (shirt,) = read_catalogue(files["items"], files["instructions"]).products
+    assert len(shirt.instructions) == 1
+
+
 @pytest.mark.parametrize(
     ("pricing", "prices"),
     [("$5.00", (5.0,)), ("", (100.0,)), (None, (100.0,)), ("$9 - $3.50", (3.5, 9.0)), (7, (7.0,))],
