@@ -20,6 +20,7 @@ SHIPPED = {
     "tiny-sokoban-vlm": "sokoban_vlm",
     "tiny-sokoban-text": "sokoban_text",
     "tiny-sokoban-world": "sokoban_world",
+    "tiny-baba-text": "baba_text",
     "tiny-frozen-lake-text": "frozen_lake_text",
     "tiny-frozen-lake-hints": "frozen_lake_hints",
     "tiny-bandit-text": "bandit_text",
