@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import pickle
 
 import pytest
 
 from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.cli.parser import Parser
+from vagentrl.environment import Environment
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.types import Reply
 from vagentrl_envs.support import ChatUser, CustomerSupport
@@ -115,3 +118,21 @@ def test_a_slow_model_fails_the_episode():
 def test_settings_that_cannot_work_are_refused(settings):
     with pytest.raises(ConfigError, match=next(iter(settings))):
         ChatUser(FixedChat(), **settings)
+
+
+def test_yaml_names_the_model_that_plays_the_customer():
+    parser = Parser(exit_on_error=False)
+    parser.add_argument("--env", type=Environment)
+    chat = {
+        "class_path": "vagentrl.chat.openai.OpenAIChat",
+        "init_args": {"model": "m", "url": "http://localhost:8000/v1"},
+    }
+    user = {"class_path": "vagentrl_envs.support.ChatUser", "init_args": {"model": chat}}
+    written = {
+        "class_path": "vagentrl_envs.support.CustomerSupport",
+        "init_args": {"families": ["plan", "refund"], "faults": [2, 3], "user": user},
+    }
+    env = parser.instantiate_classes(parser.parse_object({"env": written}))["env"]
+    assert env.families == ("plan", "refund") and env.faults == (2, 3)
+    assert isinstance(env.user, ChatUser) and "localhost" in env.user.model.identity()
+    assert pickle.loads(pickle.dumps(env)).user.max_tokens == 300  # for worker processes
