@@ -152,3 +152,13 @@ def test_rewards_that_differ_in_one_turn_only_count_in_that_turn():
     credit = TurnGroupRelative(turn_gamma=1.0)(replace(played), nothing).advantages
     assert credit[0, :3].tolist() == [1.0] * 3 and credit[1, :5].tolist() == [-1.0] * 5
     assert not credit[0, 3:].any() and not credit[1, 5:].any()
+
+
+@pytest.mark.parametrize(
+    "estimator", [TurnGroupRelative(turn_gamma=1.0), GiGPO(turn_gamma=1.0), GiGPO(step_coef=0.0)]
+)
+def test_rewards_that_cancel_leave_no_difference_either(estimator: EpisodeEstimator):
+    # in float32 1.1 - 1 - 0.1 is 2e-8, which is less than 1.1 is off by
+    played = [[(1.1, 2), (-1.0, 1), (-0.1, 3)], [(0.0, 1)] * 3]
+    first_turns = advantages(estimator, played)[[0, 0, 1], [0, 1, 0]]
+    assert first_turns.tolist() == [0, 0, 0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 
 from tests import toy
@@ -43,6 +44,19 @@ class LoggingAgent(BenchAgent):
     @property
     def how(self) -> dict[str, dict[str, Any]]:
         return self.__dict__.setdefault("_how", {})
+
+
+class Report(NoRollouts):
+    """Collected something, and evaluates to the number of seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report = {"rollout/return": 0.5}
+        self.asked: list[tuple[Any, ...]] = []
+
+    def evaluate(self, environment: str, seeds: Any, agent: Any, prefix: str = "val") -> Any:
+        self.asked.append((environment, seeds, agent, prefix))
+        return {f"{prefix}/episodes": float(len(seeds))}
 
 
 def batch() -> RolloutBatch:
@@ -93,10 +107,50 @@ def test_the_smallest_settings_that_work_are_taken():
     assert (agent.value_clip, agent.score_batch_size) == (0.01, 1)
 
 
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ("advantage", MaskedGAE),
+        ("policy_loss", PPOClip),
+        ("aggregation", Aggregation),
+        ("optimizer", AdamW),
+        ("lora", LoRA),
+    ],
+)
+def test_a_class_in_place_of_an_instance_is_refused_by_the_name_of_the_setting(
+    part: str, kind: type
+):
+    given: dict[str, Any] = {"policy": "no model is built", "advantage": MaskedGAE(), part: kind}
+    with pytest.raises(ConfigError, match=rf"^model\.{part} is the class {kind.__name__}; give"):
+        AgentModule(**given)
+
+
 def test_the_last_iteration_is_counted_from_where_the_trainer_started():
     agent = BenchAgent()
     agent.first_iteration, agent.trainer.max_epochs = 3, 4
     assert agent.total_iterations == 7
+
+
+def test_a_trainer_starts_after_the_iterations_of_earlier_trainers(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    checked: list[Any] = []
+    prepared: list[Any] = []
+    monkeypatch.setattr("vagentrl.modules.agent.check_data", checked.append)
+    monkeypatch.setattr("vagentrl.modules.agent.check_trainer", lambda *of: checked.append(of))
+    monkeypatch.setattr(deepspeed, "prepare", lambda *of: prepared.append(of))
+    agent = BenchAgent()
+    trainer = agent.trainer
+    trainer.fit_loop = SimpleNamespace(
+        epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=2))
+    )
+    agent.iteration = 5
+    agent.setup("fit")
+    assert agent.first_iteration == 3  # this trainer has made 2 of the 5
+    assert checked == [trainer, (trainer, "fit")] and not prepared
+    trainer.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
+    agent.setup("fit")
+    assert prepared == [(trainer, trainer.strategy)]
 
 
 # ------------------------------------------------------------------------------------- models
@@ -135,6 +189,25 @@ def test_a_shared_critic_and_an_adapters_reference_load_nothing(monkeypatch: pyt
     assert [how["lora"] for _, how in loaded] == [lora]
     assert agent.critic.backbone is None
     assert isinstance(agent.reference, ActorWithoutAdapter)
+
+
+def test_models_are_built_once_and_a_reference_when_it_is_first_needed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    agent, loaded = build(monkeypatch, GroupRelative())
+    agent.reference, agent.needs_reference = None, False
+    data = Report()
+    data.renderer = toy.renderer()
+    agent.trainer = SimpleNamespace(datamodule=data)
+    actor = agent.actor
+    agent.configure_model()
+    assert agent.actor is actor and agent.reference is None and len(loaded) == 2
+    agent.needs_reference = True
+    agent.configure_model()
+    reference = agent.reference
+    assert set(reference.banned_ids.tolist()) == toy.renderer().banned_ids
+    agent.configure_model()
+    assert agent.actor is actor and agent.reference is reference and len(loaded) == 3
 
 
 def test_an_estimator_without_critic_has_none(monkeypatch: pytest.MonkeyPatch):
@@ -344,19 +417,6 @@ def test_every_scalar_has_the_number_of_completed_iterations_for_its_x_axis():
         agent.seen.clear()
         hook()
         assert agent.seen == {"step": 3}
-
-
-class Report(NoRollouts):
-    """Collected something, and evaluates to the number of seeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.report = {"rollout/return": 0.5}
-        self.asked: list[tuple[Any, ...]] = []
-
-    def evaluate(self, environment: str, seeds: Any, agent: Any, prefix: str = "val") -> Any:
-        self.asked.append((environment, seeds, agent, prefix))
-        return {f"{prefix}/episodes": float(len(seeds))}
 
 
 def test_an_update_begins_with_its_learning_rates_and_what_was_collected():

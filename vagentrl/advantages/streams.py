@@ -42,7 +42,7 @@ class Streams:
         lengths = trajectory.bincount(minlength=len(rollout.group_ids))
         starts = lengths.cumsum(0) - lengths
         position = torch.arange(len(order), device=order.device) - starts[trajectory]
-        longest = int(lengths.max()) if len(lengths) else 0
+        longest = int(lengths.max())
         return cls(
             cells=(row * rollout.action_mask.shape[1] + column)[order],
             slots=trajectory * longest + position,
