@@ -31,9 +31,12 @@ def only(monkeypatch: pytest.MonkeyPatch, checks: set[str], hostile: set[str]) -
     monkeypatch.setattr(checker_module, "HOSTILE", {n: HOSTILE[n] for n in hostile})
 
 
-def test_an_environment_that_depends_on_the_hash_seed_is_found(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kind", [toys.HashSeeded, toys.SeldomHashSeeded])
+def test_an_environment_that_depends_on_the_hash_seed_is_found(
+    kind: type[toys.Corridor], monkeypatch: pytest.MonkeyPatch
+):
     only(monkeypatch, set(), {"empty"})
-    report = report_on(toys.HashSeeded)
+    report = report_on(kind)
     assert not report.sound
     assert verdicts(report)["the same in two processes"] == "fail"
     assert "text is" in report.findings[0].seen

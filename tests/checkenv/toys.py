@@ -122,6 +122,14 @@ class HashSeeded(Corridor):
         return Observation(f"{super()._observe().text} {hash('flag') % 1000}")
 
 
+class SeldomHashSeeded(HashSeeded):
+    """Depends on the hash seed in few of its states."""
+
+    def _observe(self) -> Observation:
+        seldom = (self.place, self.flag) in ((0, CELLS - 1), (CELLS - 1, 0), (2, 3), (3, 2))
+        return super()._observe() if seldom else Corridor._observe(self)
+
+
 class OneGeneratorForAll(Corridor):
     """Draws the luck from a generator of the instance that reset does not set up anew."""
 

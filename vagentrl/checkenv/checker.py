@@ -19,7 +19,13 @@ from vagentrl.checkenv.provenance import extra_and_licence, loaded_modules
 from vagentrl.checkenv.report import Checked, Finding, Report, failed, passed, unchecked
 from vagentrl.checkenv.resources import check_close, check_memory
 from vagentrl.checkenv.skill import check_skill
-from vagentrl.checkenv.traces import check_group, check_independence, compare_processes, traces
+from vagentrl.checkenv.traces import (
+    check_group,
+    check_independence,
+    compare_processes,
+    openings,
+    traces,
+)
 from vagentrl.claims.judge import Judge
 from vagentrl.errors import EnvError
 from vagentrl.rollout.worker_kinds import ProcessWorker
@@ -156,7 +162,9 @@ def _two_processes(seat: _Seat) -> Finding:
         if not seat.ask(_replays):
             reason = "its `replays` is False: episodes cannot be repeated"
             return unchecked("the same in two processes", reason)
-        return compare_processes(seat.ask(traces), other.ask(traces))
+        return compare_processes(
+            seat.ask(traces), other.ask(traces), seat.ask(openings), other.ask(openings)
+        )
     except EnvError as error:
         return _broken("the same in two processes", error)
     finally:

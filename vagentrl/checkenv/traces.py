@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from random import Random
+from typing import get_args
 
 from vagentrl.checkenv.bench import Bench, draw_actions, reply_with, reset, step
 from vagentrl.checkenv.report import Checked, Finding, failed, passed, unchecked
-from vagentrl.environment import Environment, seed_of
+from vagentrl.environment import Environment, Split, seed_of
 from vagentrl.types import Observation, Reply, StepResult
 
 EPISODES = 6
 TURNS = 30
+SPLITS: tuple[Split, ...] = get_args(Split)
 MALFORMED = Reply("I give up", problem="no <answer>")
 
 
@@ -97,18 +99,36 @@ def traces(bench: Bench) -> tuple[Trace, ...]:
         environment.close()
 
 
+def openings(bench: Bench) -> tuple[Shown, ...]:
+    """The beginning of many episodes: far more states than whole episodes would visit."""
+    environment = bench.make()
+    try:
+        return tuple(
+            shown(environment, reset(environment, seed_of(split, index)))
+            for index in bench.within_time(range(bench.effort.states), share=0.5)
+            for split in SPLITS
+        )
+    finally:
+        environment.close()
+
+
 def _seeds() -> list[tuple[int, int]]:
-    splits = ("train", "validation", "test")
-    return [(seed_of(splits[i % 3], i // 3), 1000 + i) for i in range(EPISODES)]
+    return [(seed_of(SPLITS[i % 3], i // 3), 1000 + i) for i in range(EPISODES)]
 
 
-def compare_processes(here: tuple[Trace, ...], there: tuple[Trace, ...]) -> Finding:
-    """Compare the traces of two processes with different hash seeds."""
-    difference = _first_difference(here, there)
+def compare_processes(
+    here: tuple[Trace, ...],
+    there: tuple[Trace, ...],
+    begun_here: tuple[Shown, ...],
+    begun_there: tuple[Shown, ...],
+) -> Finding:
+    """Compare traces and openings of two processes with different hash seeds."""
+    difference = _first_difference(here, there) or _other_opening(begun_here, begun_there)
     name = "the same in two processes"
     if difference is None:
-        turns = sum(map(len, here))
-        return passed(name, f"{len(here)} episodes, {turns} turns: text, images, rewards, states")
+        turns, begun = sum(map(len, here)), min(len(begun_here), len(begun_there))
+        seen = f"{len(here)} episodes of {turns} turns and the beginnings of {begun}"
+        return passed(name, f"{seen}: text, images, rewards, states")
     return failed(
         name,
         difference,
@@ -127,6 +147,17 @@ def _first_difference(here: tuple[Trace, ...], there: tuple[Trace, ...]) -> str 
                     return f"seed {seed}, turn {turn}: {field.name} is {_short(x)} and {_short(y)}"
         if len(one) != len(other):
             return f"seed {seed}: {len(one) - 1} turns and {len(other) - 1}"
+    return None
+
+
+def _other_opening(here: tuple[Shown, ...], there: tuple[Shown, ...]) -> str | None:
+    """Openings differ; one process may have had the time for more of them."""
+    for number, (one, other) in enumerate(zip(here, there, strict=False)):
+        for field in fields(Shown):
+            x, y = getattr(one, field.name), getattr(other, field.name)
+            if x != y:
+                seed = seed_of(SPLITS[number % 3], number // 3)
+                return f"seed {seed}, at the start: {field.name} is {_short(x)} and {_short(y)}"
     return None
 
 
