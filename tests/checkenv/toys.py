@@ -123,11 +123,10 @@ class HashSeeded(Corridor):
 
 
 class SeldomHashSeeded(HashSeeded):
-    """Depends on the hash seed in few of its states."""
+    """Depends on the hash seed in a few of its states, with the flag in one of four cells."""
 
     def _observe(self) -> Observation:
-        seldom = (self.place, self.flag) in ((0, CELLS - 1), (CELLS - 1, 0), (2, 3), (3, 2))
-        return super()._observe() if seldom else Corridor._observe(self)
+        return super()._observe() if self.flag in (15, 16, 17, 18) else Corridor._observe(self)
 
 
 class OneGeneratorForAll(Corridor):
