@@ -17,6 +17,8 @@ from vagentrl.hints.schedule import Schedule, check_share, share_at
 from vagentrl.types import Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
+    from random import Random
+
     from PIL.Image import Image
 
 log = logging.getLogger(__name__)
@@ -196,6 +198,9 @@ class HintedEnvironment(Environment):
 
     def oracle(self) -> tuple[str, ...] | None:
         return self.environment.oracle()
+
+    def random_actions(self, rng: Random) -> tuple[str, ...] | None:
+        return self.environment.random_actions(rng)
 
     def frame(self) -> Image | None:
         return self.environment.frame()
