@@ -23,7 +23,7 @@ HEAD = """# Environments in numbers
 `python scripts/environment_table.py` writes this page from what `vagentrl check-env` measures; do
 not edit it by hand. Every environment is played with its default settings and passes all checks.
 
-- **random**, **constant**, **oracle**: success in {plays} episodes, with the mean return in
+- **random**, **constant**, **oracle**: success in up to {plays} episodes, with the mean return in
   brackets, of random actions, of the best reply that is the same in every turn (both held-out), and
   of the environment's own oracle.
 - **distinct states**: different initial states among the first {states:,} seeds of training,

@@ -84,6 +84,7 @@ def test_luck_on_the_way_is_no_mistake(check: Check):
         (toys.RemembersEpisodes, check_memory, "memory", "KiB of Python objects"),
         (toys.RemembersPictures, check_memory, "memory", "KiB of the process"),
         (toys.LeavesAThread, check_close, "close", "6 threads"),
+        (toys.LeavesAProcess, check_close, "close", "3 children"),
         (toys.LeavesAFile, check_close, "close", "6 files"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,

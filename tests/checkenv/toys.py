@@ -6,6 +6,8 @@ import ctypes
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import Any, ClassVar
@@ -293,6 +295,13 @@ class LeavesAThread(Corridor):
         super().__init__()
         self.stop = threading.Event()
         threading.Thread(target=self.stop.wait, args=(20,), daemon=True).start()
+
+
+class LeavesAProcess(Corridor):
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        return super().reset(seed, transition_seed)
 
 
 class LeavesAFile(Corridor):

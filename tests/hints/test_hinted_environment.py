@@ -182,6 +182,7 @@ def test_other_methods_are_those_of_the_wrapped_environment():
         == plain.system_prompt()
     )
     assert (environment.state(), environment.oracle()) == (plain.state(), plain.oracle())
+    assert environment.random_actions(Random(3)) == plain.random_actions(Random(3)) is not None
     assert environment.rubric() == plain.rubric()
     assert environment.random_actions(Random(3)) == plain.random_actions(Random(3))
     assert environment.frame().tobytes() == plain.frame().tobytes()  # pyright: ignore

@@ -109,8 +109,16 @@ def held() -> Held:
     if not PROCESS.exists():  # not Linux: only Python's own threads are known
         return Held(threading.active_count(), 0, 0)
     tasks = list((PROCESS / "task").iterdir())
-    children = [(task / "children").read_text().split() for task in tasks if task.exists()]
-    return Held(len(tasks), sum(map(len, children)), len(os.listdir(PROCESS / "fd")))
+    children = sum(map(_children, tasks))
+    return Held(len(tasks), children, len(os.listdir(PROCESS / "fd")))
+
+
+def _children(task: Path) -> int:
+    """The number of processes that a thread has started and that have not ended."""
+    try:
+        return len((task / "children").read_text().split())
+    except OSError:  # the thread has ended, or the kernel does not tell
+        return 0
 
 
 def check_close(bench: Bench) -> Checked:

@@ -20,18 +20,19 @@ from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
-USAGE = "vagentrl check-env CLASS [--env.SETTING VALUE ...] | --config CONFIG | --all"
-DESCRIPTION = """
-Play an environment in a process of its own and say whether it can be trained on: are episodes
-repeatable, the splits disjoint, states true, the oracle right, hostile replies harmless, memory and
-processes released? It exits with 1 if a check fails.
+USAGE = """vagentrl check-env CLASS [--env.SETTING VALUE ...] | --config CONFIG | --all
 
   vagentrl check-env FrozenLake                      by its short name, with default settings
   vagentrl check-env my_package.my_game.Game --env.size 6
   vagentrl check-env --config sokoban_text           data.env of a recipe, and its val_envs
   vagentrl check-env --all --short                   every installed environment, a line each
   vagentrl check-env --all --markdown                the table in docs/environments/table.md
-""".strip()
+"""
+DESCRIPTION = """
+Play an environment in a process of its own and say whether it can be trained on: are episodes
+repeatable, the splits disjoint, states true, the oracle right, hostile replies harmless, memory and
+processes released? It exits with 1 if a check fails.
+"""
 
 
 def run_check_env(arguments: Sequence[str]) -> None:

@@ -18,6 +18,8 @@ from vagentrl.hints.schedule import Schedule, check_share, share_at
 from vagentrl.types import Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
+    from random import Random
+
     from PIL.Image import Image
 
 log = logging.getLogger(__name__)
