@@ -195,6 +195,7 @@ def test_an_answer_keeps_its_commas_and_brackets():
         ({"questions": "mine.jsonl"}, "there is no retriever"),
         ({"kinds": ["three-hop"]}, "its kinds are comparison, one-hop, two-hop"),
         ({"passages": 0}, "passages is 0"),
+        ({"reward": "em"}, "reward is 'em'; give exact_match or f1"),
         ({"search_cost": -1.0}, "search_cost -1.0"),
         ({"turn_limit": 0}, "turn_limit is 0"),
         ({"invalid_action": "default", "default_action": "search[query]"}, "invalid_action to sk"),
