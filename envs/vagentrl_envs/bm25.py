@@ -18,9 +18,10 @@ _WORD = re.compile(r"[^\W_]+")
 
 def words(text: str) -> list[str]:
     """The words and numbers of a text in lower case, without accents and compatibility forms."""
-    decomposed = unicodedata.normalize("NFKD", text)
-    plain = "".join(character for character in decomposed if not unicodedata.combining(character))
-    return _WORD.findall(plain.casefold())
+    if not text.isascii():  # most texts are, and large corpora take minutes otherwise
+        decomposed = unicodedata.normalize("NFKD", text)
+        text = "".join(each for each in decomposed if not unicodedata.combining(each))
+    return _WORD.findall(text.casefold())
 
 
 class BM25Index:

@@ -32,8 +32,9 @@ def readable(text: str) -> str:
     characters and halves of surrogate pairs. White space becomes single spaces.
     """
     text = text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    return " ".join(shown.split())
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(text.split())
 
 
 class TextActionEnvironment(ActionEnvironment):

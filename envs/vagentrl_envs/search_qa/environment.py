@@ -69,6 +69,8 @@ class SearchQA(TextActionEnvironment):
                 f"passages is {passages}, passage_characters {passage_characters} and search_cost "
                 f"{search_cost}; give 1 or more, 1 or more, and 0 or more"
             )
+        if reward not in ("exact_match", "f1"):
+            raise ConfigError(f"reward is {reward!r}; give exact_match or f1")
         shipped = questions in SHIPPED
         if retriever is None and not shipped:
             raise ConfigError(

@@ -165,24 +165,25 @@ class WebShop(TextActionEnvironment):
     def state(self) -> State:
         page = self._page
         shown: dict[str, Any] = {"page": page.kind}
-        words = [f"the {page.kind} page is open"]
+        told = [f"the {page.kind} page is open"]
+        symbols = [f"page={page.kind}"]
         if page.kind == "results":
             products = [self.shop.catalogue.products[each].asin for each in self.shop.shown(page)]
             shown |= {"number": page.number + 1, "products": products}
-            words.append(
-                f"it is number {page.number + 1} and lists {', '.join(products) or 'none'}"
-            )
+            told.append(f"it is number {page.number + 1} and lists {', '.join(products) or 'none'}")
+            symbols += [f"number={page.number + 1}", *products]
         elif page.kind in ("product", "detail"):
             asin, chosen = self.shop.product(page).asin, dict(page.chosen)
             shown |= {"product": asin, "chosen": chosen}
-            told = " and ".join(f"{name} {value}" for name, value in chosen.items())
-            words.append(f"the product is {asin}, with {told or 'nothing'} chosen")
+            choices = " and ".join(f"{name} {value}" for name, value in chosen.items())
+            told.append(f"the product is {asin}, with {choices or 'nothing'} chosen")
+            symbols += [asin, *(f"{name}={value}" for name, value in chosen.items())]
             if page.detail:
                 shown["detail"] = page.detail
-                words.append(f"it shows the {page.detail}")
+                told.append(f"it shows the {page.detail}")
+                symbols.append(f"detail={page.detail}")
         structured = json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
-        values = (f"{name}={value}" for name, value in shown.items())
-        return State(natural="; ".join(words), structured=structured, symbolic=" ".join(values))
+        return State(natural="; ".join(told), structured=structured, symbolic=" ".join(symbols))
 
     def rubric(self) -> str:
         return (
@@ -220,6 +221,6 @@ class WebShop(TextActionEnvironment):
                     '{"page":"product","product":"W0001","chosen":{"color":"red"}}.'
                 )
             case "symbolic":
-                return "name=value for each part, for example: page=search"
+                return "on one line, for example: page=product W0001 color=red"
             case None:
                 return None

@@ -13,8 +13,9 @@ import pytest
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import FreeThink, NoThink
+from vagentrl.hints import HintedEnvironment, ScriptedHintModel
 from vagentrl.types import Reply, StepResult
-from vagentrl_envs.search_qa import SearchQA
+from vagentrl_envs.search_qa import BM25Retriever, SearchQA
 
 pytest.importorskip("bm25s")
 
@@ -46,8 +47,6 @@ def own(tmp_path: Path) -> dict[str, Any]:
     asked["supporting_facts"] = ["Kiva", "Lom"]  # pyright: ignore[reportArgumentType]
     (tmp_path / "q.jsonl").write_text(json.dumps({**asked, "split": "train"}))
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, corpus)))
-    from vagentrl_envs.search_qa import BM25Retriever
-
     retriever = BM25Retriever(str(tmp_path / "c.jsonl"))
     return {"questions": str(tmp_path / "q.jsonl"), "retriever": retriever}
 
@@ -196,6 +195,7 @@ def test_an_answer_keeps_its_commas_and_brackets():
         ({"questions": "mine.jsonl"}, "there is no retriever"),
         ({"kinds": ["three-hop"]}, "its kinds are comparison, one-hop, two-hop"),
         ({"passages": 0}, "passages is 0"),
+        ({"reward": "em"}, "reward is 'em'; give exact_match or f1"),
         ({"search_cost": -1.0}, "search_cost -1.0"),
         ({"turn_limit": 0}, "turn_limit is 0"),
         ({"invalid_action": "default", "default_action": "search[query]"}, "invalid_action to sk"),
@@ -225,6 +225,17 @@ def test_names_in_sight_suggest_themselves():
     assert len(env.action_names) > 4
     assert env.random_actions(Random(1)) == env.random_actions(Random(1))
     assert env.random_actions(Random(1))[0] in env.action_names
+
+
+def test_scripted_hints_name_the_next_search():
+    model = ScriptedHintModel(right=1.0)
+    env = HintedEnvironment(lambda: SearchQA(questions="terse"), model, epsilon=0.0)
+    hinted = env.reset(0)
+    plan = env.oracle()
+    assert plan is not None and hinted.hint == f"Hint: Go {plan[0]}."
+    result = env.step(Reply("", actions=plan[:1]))
+    assert result.metrics["hints_followed"] == 1
+    assert result.observation.hint == f"Hint: Go {plan[1]}."
 
 
 def test_the_initial_state_is_the_question_without_a_search():

@@ -258,6 +258,8 @@ def test_the_state_is_the_page():
     option, value = env.page.chosen[0]
     assert json.loads(env.state().structured)["chosen"] == {option: value}
     assert f"with {option} {value} chosen" in env.state().natural
+    asin = env.shop.product(env.page).asin
+    assert env.state().symbolic == f"page=product {asin} {option}={value}"
 
 
 @pytest.mark.parametrize("state", ["natural", "structured", "symbolic"])
