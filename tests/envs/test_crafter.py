@@ -168,7 +168,7 @@ def test_death_terminates_and_reports_every_achievement():
     assert sum(v for k, v in result.metrics.items() if k.startswith("unlocked_")) == 1
     assert result.metrics["score"] == pytest.approx(1 / 22)
     assert (result.metrics["survived"], result.metrics["success"]) == (0, 0)
-    assert env.oracle() is None
+    assert env.scripted() is None
 
 
 def test_the_librarys_limit_truncates_and_does_not_terminate():
@@ -195,7 +195,7 @@ def test_the_scripted_player_is_far_better_than_chance():
     env = Crafter()
     env.reset(4)
     for _ in range(150):
-        actions = env.oracle()
+        actions = env.scripted()
         assert actions is not None and actions[0] in env.action_names
         if env.step(Reply("", actions=actions)).terminated:
             break
@@ -206,7 +206,14 @@ def test_sleepers_are_told_that_they_do_not_act():
     env = started()
     env.world.player.inventory["energy"] = 3
     play(env, "sleep")
-    assert "asleep" in env.state().natural and env.oracle() == ("noop",)
+    assert "asleep" in env.state().natural and env.scripted() == ("noop",)
+
+
+def test_the_scripted_player_is_the_oracle_only_where_that_is_asked_for():
+    env = started()
+    assert env.oracle() is None
+    env.scripted_oracle = True
+    assert env.oracle() == env.scripted() is not None
 
 
 # ------------------------------------------------------------------------------------ what is shown

@@ -100,6 +100,8 @@ class Crafter(ActionEnvironment):
         turn_limit: Turns after which an episode is truncated.
         repair: Whether other spellings of an action, such as ``move_left``, are accepted; the
             metric ``repaired_actions`` is their share.
+        scripted_oracle: Whether `oracle` gives the next action of a scripted player, so that
+            ``vagentrl warmstart`` can clone it.
         **settings: The other settings of ``ActionEnvironment``.
     """
 
@@ -110,6 +112,7 @@ class Crafter(ActionEnvironment):
         length: int = LIBRARY_LIMIT,
         turn_limit: int = LIBRARY_LIMIT,
         repair: bool = True,
+        scripted_oracle: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(
@@ -121,6 +124,7 @@ class Crafter(ActionEnvironment):
         self.observation = observation
         self.cell = cell
         self.length = length
+        self.scripted_oracle = scripted_oracle
         if find_spec("crafter") is None:
             raise ConfigError("Crafter needs the library crafter: pip install 'vagentrl[crafter]'")
         if cell < 7:
@@ -146,7 +150,17 @@ class Crafter(ActionEnvironment):
         return seed  # every seed has a world of its own
 
     def oracle(self) -> tuple[str, ...] | None:
-        """Return the next action of a scripted player, which is good but not optimal."""
+        """Return the scripted player's next action if `scripted_oracle` is set; else None.
+
+        No solution is known: what is left after that action would have to be asked again.
+        """
+        return self.scripted() if self.scripted_oracle else None
+
+    def scripted(self) -> tuple[str, ...] | None:
+        """Return the next action of a scripted player, which is good but not optimal.
+
+        None once the player is dead.
+        """
         action = next_action(self._world)
         return None if action is None else (action,)
 
