@@ -141,15 +141,22 @@ def prepare(task: Task, folder: Path, quick: bool) -> Path:
 # ------------------------------------------------------------------------------- how good they are
 
 
-def steps_left(game: Environment, seed: int, replies: Sequence[Reply]) -> int | None:
-    """Actions of the oracle's plan after these replies; None if it has none."""
+def helps(game: Environment, seed: int, replies: Sequence[Reply], action: str) -> bool | None:
+    """Whether an action after these replies makes the oracle's plan shorter.
+
+    None where that is unknown: the oracle has no plan, or the limit on turns cuts the episode off.
+    """
     game.reset(seed)
     for reply in replies:
-        result = game.step(reply)
-        if result.terminated or result.truncated:
-            return 0 if result.metrics["success"] else None
-    plan = game.oracle()
-    return None if plan is None else len(plan)
+        game.step(reply)
+    before = game.oracle()
+    if not before:
+        return None
+    result = game.step(Reply("", actions=(action,)))
+    if result.terminated or result.truncated:
+        return True if result.metrics["success"] else (False if result.terminated else None)
+    after = game.oracle()
+    return after is not None and len(after) < len(before)
 
 
 def share_of_good_hints(recipe: Path, arm: str, episodes: int = 100) -> float:
@@ -167,11 +174,9 @@ def share_of_good_hints(recipe: Path, arm: str, episodes: int = 100) -> float:
         replies: list[Reply] = []
         over = False
         while not over:
-            before = steps_left(game, seed, replies)
-            if environment.hint is not None and before is not None:
-                hint = Reply("", actions=(environment.hint.action or "",))
-                after = steps_left(game, seed, [*replies, hint])
-                nearer.append(after is not None and after < before)
+            if environment.hint is not None:
+                good = helps(game, seed, replies, environment.hint.action or "")
+                nearer += [] if good is None else [good]
             replies.append(Reply("", actions=random_actions(environment, rng)))
             result = environment.step(replies[-1])
             over = result.terminated or result.truncated
