@@ -211,9 +211,16 @@ def test_an_estimator_says_what_it_needs():
 class Inputs(CriticEstimator):
     """Keeps what it was given."""
 
-    def estimate(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        self.seen = inputs
-        return inputs[0], inputs[1]
+    def estimate(
+        self,
+        rewards: Tensor,
+        values: Tensor,
+        action_mask: Tensor,
+        turn_ids: Tensor,
+        bootstrap: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        self.seen = (rewards, values, action_mask, turn_ids, bootstrap)
+        return rewards, values
 
 
 class EpisodeInputs(EpisodeEstimator):
@@ -264,6 +271,7 @@ def test_gigpo_without_its_comparison_of_turns_is_grpo():
 def test_an_estimator_of_ones_own_without_critic_or_groups_needs_neither():
     assert not EpisodeInputs.needs_critic and not EpisodeInputs.needs_groups
     assert not AdvantageEstimator.needs_episodes
+    assert not Inputs(whiten=False).undiscounted
 
 
 def test_a_missing_critic_is_named_with_its_remedy():
