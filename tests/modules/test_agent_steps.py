@@ -317,6 +317,18 @@ def test_importance_weights_and_their_metrics_are_those_of_the_whole_batch():
     assert report["train/importance_capped"] == 1
 
 
+def test_each_rank_scores_its_share_and_all_are_added_up(monkeypatch: pytest.MonkeyPatch):
+    agent, rollout, _ = assessing()
+    alone = agent.score(rollout)
+    # as if another rank had scored rows of the same log-probs and values, instead of zeros
+    monkeypatch.setattr("vagentrl.ranks.sum_over_ranks", lambda scored: scored.mul_(2))
+    together = agent.score(rollout)
+    assert alone.values is not None and together.values is not None
+    torch.testing.assert_close(together.old_logprobs, 2 * alone.old_logprobs)
+    torch.testing.assert_close(together.values, 2 * alone.values)
+    torch.testing.assert_close(agent.score_values(rollout), 2 * alone.values)
+
+
 # ------------------------------------------------------------------------------------- a loss
 
 
@@ -422,12 +434,18 @@ def test_where_one_gradient_is_not_finite_no_weight_moves():
     assert agent.seen == {"optim/skipped_steps": 1}
 
 
-def test_a_skipped_step_is_forgotten_once_a_step_is_taken():
+def test_eight_skipped_steps_in_a_row_end_the_run_and_a_step_in_between_begins_the_count_again():
     agent = LoggingAgent()
-    for _ in range(5):  # 20 skipped steps, but only 4 in a row
-        for _ in range(4):
-            agent.configure_gradient_clipping(optimizer_with_gradients([math.nan] * 2, [0.0] * 2))
-        agent.configure_gradient_clipping(optimizer_with_gradients([0.0] * 2, [0.0] * 2))
+
+    def step(gradient: float, times: int = 1) -> None:
+        for _ in range(times):
+            agent.configure_gradient_clipping(optimizer_with_gradients([gradient] * 2, [0.0] * 2))
+
+    step(math.nan, times=7)
+    step(1.0)
+    step(math.nan, times=7)
+    with pytest.raises(VagentError, match=r"^8 steps in a row had a gradient that is not finite"):
+        step(math.nan)
 
 
 def test_an_actor_that_rests_gets_no_step_of_the_optimizer():
