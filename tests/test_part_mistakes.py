@@ -141,12 +141,16 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "a credit that is a tensor": (
         estimate(AdvantageEstimator, ONES), r"Mine\.credit returned <.*return Credit\(advantages"
     ),
+    "a credit of whole rows": (
+        estimate(AdvantageEstimator, Credit(torch.ones(2))),
+        r"Mine\.credit returned <torch\.float32 \(2,\) on cpu> .* shape \(B, T\), here \(2, 3\)",
+    ),
     "a critic that gets no returns": (
         estimate(AdvantageEstimator, Credit(ONES), needs_critic=True),
         r"Mine\.credit returned no returns, but needs_critic is True",
     ),
     "advantages that are divided by 0": (
-        estimate(EpisodeEstimator, ONES / 0), r"Mine returned inf in 6 of 6 places"
+        estimate(EpisodeEstimator, ONES / 0), r"Mine returned inf in 6 of 6 places; advantages "
     ),
     "an estimator that does not call its base": (
         estimate(CriticEstimator, (ONES, ONES), __init__=lambda self: None),

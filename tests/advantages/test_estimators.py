@@ -274,6 +274,7 @@ def test_gigpo_without_its_comparison_of_turns_is_grpo():
 def test_an_estimator_of_ones_own_without_critic_or_groups_needs_neither():
     assert not EpisodeInputs.needs_critic and not EpisodeInputs.needs_groups
     assert not AdvantageEstimator.needs_episodes
+    assert not Inputs(whiten=False).undiscounted
 
 
 def test_a_missing_critic_is_named_with_its_remedy():

@@ -65,3 +65,9 @@ def test_1e_6_is_added_to_the_deviation():
     returns = torch.tensor([0.0, 2e-6], dtype=torch.float64)
     expected = torch.tensor([1 - 2**0.5, 2**0.5 - 1], dtype=torch.float64)
     torch.testing.assert_close(group_relative(returns, torch.tensor([0, 0])), expected)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_returns_that_differ_by_a_rounding_of_float32_are_equal(sign: int):
+    returns = sign * torch.tensor([1e6, 1e6 + 1 / 16])  # neighbours
+    assert not group_relative(returns, torch.tensor([3, 3])).any()

@@ -1,6 +1,7 @@
 """What the root module does between and around its losses, called step by step on a bench."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from tests.loop_free import NoRollouts
 from tests.modules.agents import BenchAgent
 from vagentrl.advantages import GroupRelative, MaskedGAE
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.losses import Aggregation, PPOClip
+from vagentrl.losses import Aggregation, PPOClip, TruncatedImportance
 from vagentrl.models.lora import LoRA
 from vagentrl.modules import deepspeed
 from vagentrl.modules.agent import AgentModule, agent_of
@@ -76,7 +77,7 @@ def part() -> TrainBatch:
 def frozen(module: nn.Module) -> nn.Parameter:
     """A parameter of the module that no longer learns."""
     parameter = next(module.parameters())
-    parameter.requires_grad_(False)
+    parameter.requires_grad = False
     return parameter
 
 
@@ -129,6 +130,24 @@ def test_the_last_iteration_is_counted_from_where_the_trainer_started():
     agent = BenchAgent()
     agent.first_iteration, agent.trainer.max_epochs = 3, 4
     assert agent.total_iterations == 7
+
+
+def test_steps_in_half_precision_are_warned_of_where_nothing_keeps_full_weights(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    agent = BenchAgent()
+    half: list[str] = []
+    monkeypatch.setattr("vagentrl.modules.agent.half_precision", lambda module: half)
+    groups: Any = agent.configure_optimizers().param_groups  # pyright: ignore
+    assert [group["name"] for group in groups] == ["actor", "critic"]
+    assert not caplog.text
+    half += ["bfloat16", "float16"]
+    agent.trainer.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
+    agent.configure_optimizers()
+    assert not caplog.text
+    agent.trainer.strategy = None
+    agent.configure_optimizers()
+    assert "the trained weights are bfloat16 and float16" in caplog.text
 
 
 def test_a_trainer_starts_after_the_iterations_of_earlier_trainers(
@@ -189,6 +208,7 @@ def test_a_shared_critic_and_an_adapters_reference_load_nothing(monkeypatch: pyt
     assert [how["lora"] for _, how in loaded] == [lora]
     assert agent.critic.backbone is None
     assert isinstance(agent.reference, ActorWithoutAdapter)
+    assert agent.reference._actor == (agent.actor,)
 
 
 def test_models_are_built_once_and_a_reference_when_it_is_first_needed(
@@ -205,6 +225,7 @@ def test_models_are_built_once_and_a_reference_when_it_is_first_needed(
     agent.needs_reference = True
     agent.configure_model()
     reference = agent.reference
+    assert reference is not None
     assert set(reference.banned_ids.tolist()) == toy.renderer().banned_ids
     agent.configure_model()
     assert agent.actor is actor and agent.reference is reference and len(loaded) == 3
@@ -241,6 +262,71 @@ def test_scores_are_the_models_own_however_many_rows_are_scored_at_once(advantag
             assert scores.values is not None
             torch.testing.assert_close(scores.values[mask], values[mask])
             torch.testing.assert_close(agent.score_values(rollout)[mask], values[mask])
+
+
+def assessing() -> tuple[BenchAgent, RolloutBatch, dict[str, float]]:
+    """An agent whose critic finds all states worth 2, a batch, and what is recorded about it."""
+    agent, data = BenchAgent(), Report()
+    assert agent.critic is not None
+    nn.init.zeros_(agent.critic.value_head.weight)
+    nn.init.constant_(agent.critic.value_head.bias, 2.0)
+    agent.trainer.precision_plugin = SimpleNamespace(forward_context=nullcontext)
+    agent.trainer.datamodule = data
+    rollout = batch()
+    rollout = replace(rollout, rewards=rollout.rewards.double())
+    data.report.clear()
+    return agent, rollout, data.report
+
+
+def test_a_batch_is_scored_and_the_critic_rated():
+    agent, rollout, report = assessing()
+    same, scores, credit = agent.assess(rollout)
+    assert same is rollout
+    with torch.no_grad():
+        torch.testing.assert_close(scores.old_logprobs, agent.actor(rollout))
+    assert scores.values is not None and credit.returns is not None
+    assert (scores.values[rollout.attention_mask] == 2).all()
+    assert scores.importance is None
+    # values that are all the same explain nothing of the variance of the returns
+    assert report == {"rollout/explained_variance": pytest.approx(0, abs=1e-9)}
+
+
+def test_a_round_of_a_warmup_computes_the_values_alone_again():
+    agent, rollout, _ = assessing()
+    earlier = agent.assess(rollout)[1]
+    assert agent.critic is not None
+    nn.init.constant_(agent.critic.value_head.bias, 3.0)
+    scores = agent.assess(rollout, earlier)[1]
+    assert scores.old_logprobs is earlier.old_logprobs
+    assert scores.values is not None
+    assert (scores.values[rollout.attention_mask] == 3).all()
+
+
+def test_importance_weights_and_their_metrics_are_those_of_the_whole_batch():
+    agent, rollout, report = assessing()
+    # every token was sampled with half the probability that the actor gives it
+    with torch.no_grad():
+        sampled_with = agent.actor(rollout) - math.log(2)
+    rollout = replace(rollout, rollout_logprobs=sampled_with)
+    agent.policy_loss = PPOClip(importance=TruncatedImportance(cap=1.5))
+    scores = agent.assess(rollout)[1]
+    assert scores.importance is not None
+    weights = scores.importance[rollout.action_mask]
+    torch.testing.assert_close(weights, torch.full_like(weights, 1.5))
+    assert report["train/importance_weight"] == pytest.approx(1.5)
+    assert report["train/importance_capped"] == 1
+
+
+def test_each_rank_scores_its_share_and_all_are_added_up(monkeypatch: pytest.MonkeyPatch):
+    agent, rollout, _ = assessing()
+    alone = agent.score(rollout)
+    # as if another rank had scored rows of the same log-probs and values, instead of zeros
+    monkeypatch.setattr("vagentrl.ranks.sum_over_ranks", lambda scored: scored.mul_(2))
+    together = agent.score(rollout)
+    assert alone.values is not None and together.values is not None
+    torch.testing.assert_close(together.old_logprobs, 2 * alone.old_logprobs)
+    torch.testing.assert_close(together.values, 2 * alone.values)
+    torch.testing.assert_close(agent.score_values(rollout), 2 * alone.values)
 
 
 # ------------------------------------------------------------------------------------- a loss
@@ -348,12 +434,18 @@ def test_where_one_gradient_is_not_finite_no_weight_moves():
     assert agent.seen == {"optim/skipped_steps": 1}
 
 
-def test_a_skipped_step_is_forgotten_once_a_step_is_taken():
+def test_eight_skipped_steps_in_a_row_end_the_run_and_a_step_in_between_begins_the_count_again():
     agent = LoggingAgent()
-    for _ in range(5):  # 20 skipped steps, but only 4 in a row
-        for _ in range(4):
-            agent.configure_gradient_clipping(optimizer_with_gradients([math.nan] * 2, [0.0] * 2))
-        agent.configure_gradient_clipping(optimizer_with_gradients([0.0] * 2, [0.0] * 2))
+
+    def step(gradient: float, times: int = 1) -> None:
+        for _ in range(times):
+            agent.configure_gradient_clipping(optimizer_with_gradients([gradient] * 2, [0.0] * 2))
+
+    step(math.nan, times=7)
+    step(1.0)
+    step(math.nan, times=7)
+    with pytest.raises(VagentError, match=r"^8 steps in a row had a gradient that is not finite"):
+        step(math.nan)
 
 
 def test_an_actor_that_rests_gets_no_step_of_the_optimizer():
