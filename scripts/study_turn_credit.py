@@ -5,9 +5,10 @@
 Trains `configs/sokoban_vlm.yaml` with each estimator and three seeds, into `runs/turn_credit/`;
 runs that have ended are not run again. VineTurn plays fewer groups of episodes an iteration, in
 minibatches that are smaller by as much, so that every run takes as many optimizer steps and samples
-about as many tokens, continuations included. Prints a Markdown table: held-out success where a run
-had sampled half of the budget, and all of it, interpolated between evaluations. Draws held-out
-success against sampled tokens. One thread per run.
+about as many tokens, continuations included. One more arm lets it play as many episodes as the
+others and sample the tokens of its continuations on top. Prints a Markdown table: held-out success
+where a run had sampled half of the budget, and all of it, interpolated between evaluations, and at
+its end. Draws held-out success against sampled tokens. One thread per run.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ ARMS: dict[str, tuple[list[str], str, int]] = {
         WITHOUT_CRITIC,
         5,
     ),
+    "VineTurn, as many episodes": (
+        estimator("VineTurn", continuations=2, every=3),
+        WITHOUT_CRITIC,
+        GROUPS,
+    ),
 }
 """Estimator, callbacks and groups of episodes in an iteration, of each arm."""
 
@@ -102,7 +108,8 @@ def row(arm: str, curves: list[tuple[list[float], list[float]]], budget: float) 
         reached = [float(np.interp(share * budget, *one)) for one in curves]
         cells += [mean_and_spread(reached), ", ".join(f"{value:.3f}" for value in reached)]
     tokens = statistics.mean(one[0][-1] for one in curves)
-    return "| " + " | ".join([*cells, f"{tokens / 1000:.0f}"]) + " |"
+    cells += [mean_and_spread([success[-1] for _, success in curves]), f"{tokens / 1000:.0f}"]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -125,8 +132,11 @@ def main() -> None:
     curves = {arm: [curve(run_folder(folder, arm, s)) for s in seeds] for arm in arguments.arms}
     budget = min(tokens[-1] for runs in curves.values() for tokens, _ in runs)
     half, whole = (f"at {share * budget / 1000:.0f}k tokens" for share in (0.5, 1))
-    print(f"| estimator | before | {half} | each seed | {whole} | each seed | sampled, k |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        f"| estimator | before | {half} | each seed | {whole} | each seed "
+        "| at the end | sampled, k |"
+    )
+    print("|---|---|---|---|---|---|---|--:|")
     for arm, runs in curves.items():
         print(row(arm, runs, budget))
     if arguments.figure is None:
