@@ -402,6 +402,9 @@ def test_hostile_replies_do_nothing(reply: Reply):
     [
         ({"tasks": "goto_wim"}, "no task 'goto_wim'"),
         ({"tasks": []}, "tasks is empty"),
+        ({"tasks": 5}, "tasks is 5"),
+        ({"tasks": ["goto_win", None]}, "tasks is"),
+        ({"observation": "pixels"}, "observation is 'pixels'"),
         ({"cell": 2}, "cell is 2"),
         ({"search_limit": 0}, "search_limit is 0"),
         ({"turn_limit": 0}, "turn_limit is 0"),
