@@ -97,12 +97,14 @@ def test_an_object_becomes_another():
     env = playing("########\n#ooo___#\n#@O_=K_#\n#B=Y___#\n########")
     play(env, "right")
     assert shown(env).split("\n")[1] == "#kkk___#"
+    assert "o" not in shown(env)
 
 
 def test_key_is_key_protects_keys():
     env = playing("########\n#k_____#\n#@K_=O_#\n#__K=K_#\n#B=Y___#\n########")
     play(env, "right")
     assert shown(env).split("\n")[1] == "#k_____#"
+    assert "o" not in shown(env)
 
 
 def test_breaking_you_ends_the_episode_without_success():
@@ -216,6 +218,14 @@ def test_the_solver_agrees_with_breadth_first_search_on_what_can_be_solved():
             longer += len(plan) - shortest
     assert 3 < solvable < 12
     assert longer <= solvable
+
+
+def test_a_plan_goes_around_what_destroys():
+    env = playing("#######\n#B=Y__#\n#@d_o_#\n#_____#\n#D=X__#\n#O=!__#\n#######")
+    plan = env.oracle()
+    # straight on are three moves, around the door five
+    assert plan is not None and len(plan) == 5
+    assert play(env, *plan).metrics["success"] == 1
 
 
 def test_the_search_gives_up_at_its_limit():
@@ -392,6 +402,9 @@ def test_hostile_replies_do_nothing(reply: Reply):
     [
         ({"tasks": "goto_wim"}, "no task 'goto_wim'"),
         ({"tasks": []}, "tasks is empty"),
+        ({"tasks": 5}, "tasks is 5"),
+        ({"tasks": ["goto_win", None]}, "tasks is"),
+        ({"observation": "pixels"}, "observation is 'pixels'"),
         ({"cell": 2}, "cell is 2"),
         ({"search_limit": 0}, "search_limit is 0"),
         ({"turn_limit": 0}, "turn_limit is 0"),

@@ -321,7 +321,12 @@ def test_hostile_replies_play_nothing(reply: Reply):
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"), [({"cell": 3}, "cell is 3"), ({"length": 0}, "length is 0")]
+    ("settings", "named"),
+    [
+        ({"cell": 3}, "cell is 3"),
+        ({"length": 0}, "length is 0"),
+        ({"observation": "pixels"}, "observation is 'pixels'"),
+    ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], named: str):
     with pytest.raises(ConfigError, match=named):

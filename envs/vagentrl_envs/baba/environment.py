@@ -85,6 +85,8 @@ class Baba(ActionEnvironment):
         self.published_reward = published_reward
         self.cell = cell
         self.search_limit = search_limit
+        if observation not in ("text", "grid", "image"):
+            raise ConfigError(f"observation is {observation!r}; give text, grid or image")
         if cell < 4:
             raise ConfigError(f"cell is {cell}; give at least 4 pixels")
         if search_limit < 1:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, seen
 from vagentrl_envs.baba.game import IS, KINDS, NOUNS, Cell, Room, State, noun_text, property_text
 
 ONE_ROOM, TWO_ROOMS = Room(8, 8), Room(9, 13)
@@ -233,7 +233,10 @@ def find_tasks(names: str | Sequence[str]) -> tuple[Task, ...]:
         ConfigError: When a name fits no task.
     """
     found: dict[str, Task] = {}
-    for name in [names] if isinstance(names, str) else names:
+    wanted = [names] if isinstance(names, str) else names
+    if not isinstance(wanted, Sequence) or not all(isinstance(name, str) for name in wanted):
+        raise ConfigError(f"tasks is {seen(names)}; give a task's name, or a list of names")
+    for name in wanted:
         pattern = name.removeprefix("env/")
         fitting = {known: task for known, task in TASKS.items() if fnmatchcase(known, pattern)}
         if not fitting:

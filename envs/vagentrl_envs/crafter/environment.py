@@ -127,6 +127,8 @@ class Crafter(ActionEnvironment):
         self.scripted_oracle = scripted_oracle
         if find_spec("crafter") is None:
             raise ConfigError("Crafter needs the library crafter: pip install 'vagentrl[crafter]'")
+        if observation not in ("text", "grid", "image"):
+            raise ConfigError(f"observation is {observation!r}; give text, grid or image")
         if cell < 7:
             raise ConfigError(f"cell is {cell}; give at least 7 pixels")
         if length < 1:
