@@ -12,7 +12,8 @@ environment in a batch, dual-discount GAE, and KL in the reward; with three seed
 with and without critic warm-up, into `runs/windows/`. Finished runs are not repeated. It prints a
 Markdown table (held-out success, mean and standard deviation over seeds; turns of an episode; value
 loss of the first and of the last iteration in which the actor learns) and draws learning curves.
-Each run uses one thread.
+Each run uses one thread. Other arguments go to every run, such as
+`--model.policy=runs/models/babyai_text`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,9 +88,9 @@ class Endless(Environment):
 # ------------------------------------------------------------------------------------------ memory
 
 
-def measure_memory(config: str, env_settings: list[str], windows: list[int], turns: int) -> None:
+def measure_memory(config: str, settings: list[str], windows: list[int], turns: int) -> None:
     """Print what episodes of hundreds of turns cost with each window."""
-    run = VagentCLI(["--config", config, *env_settings], run=False)
+    run = VagentCLI(["--config", config, *settings], run=False)
     make, model = run.datamodule.environments["train"], run.model.policy_name
     batch = max(turns // 8, 1)
     print("| window | longest context, tokens: first / last batch | MiB | seconds | ended |")
@@ -175,7 +176,7 @@ def row(folder: Path, window: int, warm: bool, iterations: int) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def draw_curves(folder: Path, arms: list[tuple[int, bool]], figure_path: Path) -> None:
+def draw_curves(folder: Path, arms: Sequence[tuple[int, bool]], figure_path: Path) -> None:
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     for window, warm in arms:
         runs = load(str(run_folder(folder, window, warm, 0).with_name("seed_*")))
@@ -207,15 +208,15 @@ def main() -> None:
     parser.add_argument("--val_episodes", type=int, default=64)
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/windows")
     parser.add_argument("--figure", type=Path, default=None)
-    arguments = parser.parse_args()
+    arguments, others = parser.parse_known_args()
     torch.set_num_threads(1)
     limits = [f"--data.env.init_args.{name}={arguments.turns}" for name in arguments.limits]
     if arguments.memory:
-        measure_memory(arguments.config, limits, arguments.windows, arguments.turns)
+        measure_memory(arguments.config, [*limits, *others], arguments.windows, arguments.turns)
         return
     name = yaml.safe_load((ROOT / arguments.config).read_text())["data"]["env"]["class_path"]
     folder = arguments.folder / name.rpartition(".")[2].lower()
-    shared = [*limits, f"--data.val_episodes={arguments.val_episodes}"]
+    shared = [*limits, *others, f"--data.val_episodes={arguments.val_episodes}"]
     arms = [(window, warm) for window in arguments.windows for warm in (False, True)]
     wanted = [  # ordered by seed, so that unfinished studies already have every arm
         Run(

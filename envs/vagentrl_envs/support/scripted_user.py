@@ -40,7 +40,7 @@ class ScriptedUser(User):
         if heard.offer is not None:
             text, talk = self._consider(task, talk, heard.offer)
             answers.append(text)
-        world, did = self._obey(task, world, talk, heard, answers)
+        world, did = self._obey(task, world, heard, answers)
         if not answers:
             answers.append(self._listen(heard))
         return UserTurn(" ".join(answers), world, talk, did)
@@ -97,14 +97,14 @@ class ScriptedUser(User):
         return self._say("no", f"No, thank you. {task.wish}"), talk
 
     def _obey(
-        self, task: Task, world: World, talk: Talk, heard: Heard, answers: list[str]
+        self, task: Task, world: World, heard: Heard, answers: list[str]
     ) -> tuple[World, int]:
         """Carry out instructions, as many at once as the persona does; says so in `answers`."""
         now = heard.commands[: task.persona.at_once]
         did = 0
         for command in now:
             if command == "pay":
-                world, text, paid = self._pay(world, talk)
+                world, text, paid = self._pay(world)
                 did += paid
                 answers.append(text)
                 continue
@@ -118,17 +118,10 @@ class ScriptedUser(User):
             answers.append(self._say("slowly", "One thing at a time, please."))
         return world, did
 
-    def _pay(self, world: World, talk: Talk) -> tuple[World, str, int]:
-        requested = [
-            bill
-            for bill in world.database.bills_of(world.line.customer)
-            if bill.status == "requested"
-        ]
+    def _pay(self, world: World) -> tuple[World, str, int]:
         paid = world.pay()
         if paid is None:
             return world, self._say("no request", "I have no payment request."), 0
-        if str(requested[0].total) not in talk.told:
-            return world, self._say("how much?", "How much is it?"), 0
         return paid, self._say("paid", "I have paid it."), 1
 
     def _listen(self, heard: Heard) -> str:

@@ -55,6 +55,16 @@ def test_the_model_speaks_and_the_phone_obeys_it():
     assert env.task.persona.about in prompt
 
 
+def test_the_model_does_no_more_at_once_than_its_persona():
+    did = {}
+    for seed in range(0, 30, 2):
+        actions = ["wifi on", "vpn on", "hotspot on", "saver on", "restart"]
+        env = CustomerSupport(["device"], user=ChatUser(FixedChat(answer("Done", actions=actions))))
+        env.reset(seed)
+        did[env.task.persona.name] = act(env, "say[all of it]").metrics["user_actions"]
+    assert did == {"calm": 3, "careful": 1, "hurried": 3}
+
+
 def test_the_model_can_hang_up_and_agrees_only_to_what_the_customer_buys():
     def talk(*said: str) -> CustomerSupport:
         env = CustomerSupport(["plan"], user=ChatUser(FixedChat(*said)))

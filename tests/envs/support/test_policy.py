@@ -118,7 +118,7 @@ def test_a_doubled_charge_is_credited_once():
     assert "has a credit already" in result.observation.text and not result.terminated
 
 
-def test_a_bill_is_paid_by_the_customer_who_knows_the_amount():
+def test_the_customer_pays_what_was_requested():
     env, result = play(case(bills=OVERDUE), "say[Please pay]")
     assert "no payment request" in result.observation.text
     env, result = play(case(bills=OVERDUE), "say[119 due]", "request_payment(bill=B3)", "say[pay]")
