@@ -62,6 +62,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/modules/test_loss.py",
         "tests/modules/test_invariants.py",
         "tests/modules/test_agent.py",
+        "tests/modules/test_agent_setup.py",
         "tests/modules/test_agent_steps.py",
         "tests/test_python_mistakes.py::test_what_is_of_the_wrong_kind_is_refused_where_it_is_given",
         *(
