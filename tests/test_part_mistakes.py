@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "a group too few": (
         lambda: mine(GroupFilter, keep=lambda self, spreads: [True])([0.1, 0.0]),
-        r"Mine\.keep returned \[True\] \(list\); return a list with True or False for each of the 2",
+        r"Mine\.keep returned \[True\] \(list\); return a list with True or False for each of",
     ),
     "groups in a tuple": (
         lambda: mine(GroupFilter, keep=lambda self, spreads: (True, False))([0.1, 0.0]),
