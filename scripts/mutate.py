@@ -44,7 +44,11 @@ COPIED = ("vagentrl", "envs", "judges", "tests", "scripts", "configs", "docs", "
 WANTED = 0.9
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "vagentrl/filters.py": ("tests/test_filters.py", "tests/exact/test_filters.py"),
+    "vagentrl/filters.py": (
+        "tests/test_filters.py",
+        "tests/exact/test_filters.py",
+        "tests/test_part_mistakes.py::test_a_mistake_is_named_where_it_is_made",
+    ),
     "vagentrl/rollout/collate.py": (
         "tests/rollout/test_collate.py",
         "tests/exact/test_world.py",
@@ -62,6 +66,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/modules/test_loss.py",
         "tests/modules/test_invariants.py",
         "tests/modules/test_agent.py",
+        "tests/modules/test_agent_setup.py",
         "tests/modules/test_agent_steps.py",
         "tests/test_python_mistakes.py::test_what_is_of_the_wrong_kind_is_refused_where_it_is_given",
         *(

@@ -141,3 +141,7 @@ def test_filters_that_keep_nothing_are_refused():
         DynamicSampling(rounds=0)
     with pytest.raises(ConfigError, match=r"DynamicSampling\.min_std is -1"):
         DynamicSampling(min_std=-1)
+
+
+def test_one_round_of_resampling_is_enough():
+    assert DynamicSampling(rounds=1).rounds == 1

@@ -132,6 +132,10 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         r"Mine\.estimate returned <torch\.float32 \(2,\) on cpu> \(Tensor\); return a float tensor "
         r"of shape \(N, S\), here \(2, 3\), on cpu",
     ),
+    "one return for a trajectory": (
+        estimate(CriticEstimator, (ONES, torch.ones(2))),
+        r"Mine\.estimate returned <torch\.float32 \(2,\) on cpu>",
+    ),
     "whole numbers as advantages": (
         estimate(EpisodeEstimator, ONES.long()), r"Mine\.estimate returned <torch\.int64 \(2, 3\)"
     ),
@@ -172,6 +176,14 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "the indices of the groups to keep": (
         lambda: mine(GroupFilter, keep=lambda self, spreads: [0])([0.1, 0.0]),
         r"Mine\.keep returned \[0\] \(list\); return a list with True or False for each of the 2",
+    ),
+    "a group too few": (
+        lambda: mine(GroupFilter, keep=lambda self, spreads: [True])([0.1, 0.0]),
+        r"Mine\.keep returned \[True\] \(list\); return a list with True or False for each of",
+    ),
+    "groups in a tuple": (
+        lambda: mine(GroupFilter, keep=lambda self, spreads: (True, False))([0.1, 0.0]),
+        r"Mine\.keep returned \(True, False\) \(tuple\); return a list",
     ),
     # ------------------------------------------------------------------------ callbacks
     "episodes that are not given back": (

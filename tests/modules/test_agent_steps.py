@@ -1,6 +1,7 @@
 """What the root module does between and around its losses, called step by step on a bench."""
 
 import math
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,235 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 
-from tests import toy
-from tests.loop_free import NoRollouts
-from tests.modules.agents import BenchAgent
-from vagentrl.advantages import GroupRelative, MaskedGAE
-from vagentrl.errors import ConfigError, VagentError
-from vagentrl.losses import Aggregation, PPOClip, TruncatedImportance
-from vagentrl.models.lora import LoRA
-from vagentrl.modules import deepspeed
-from vagentrl.modules.agent import AgentModule, agent_of
-from vagentrl.modules.optimizer import AdamW
-from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
-from vagentrl.rollout.collate import collate
-from vagentrl.rollout.iteration import Warmup
-from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
-
-
-class LoggingAgent(BenchAgent):
-    """Keeps what `log` is given, and how `log_dict` is told to average."""
-
-    def log(self, name: str, value: Any, *args: Any, **how: Any) -> None:
-        self.seen[name] = float(value)
-        self.how[name] = how
-
-    def log_dict(self, dictionary: Any, *args: Any, **how: Any) -> None:
-        for name, value in dictionary.items():
-            self.log(name, value, **how)
-
-    @property
-    def seen(self) -> dict[str, float]:
-        return self.__dict__.setdefault("_seen", {})
-
-    @property
-    def how(self) -> dict[str, dict[str, Any]]:
-        return self.__dict__.setdefault("_how", {})
-
-
-class Report(NoRollouts):
-    """Collected something, and evaluates to the number of seeds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.report = {"rollout/return": 0.5}
-        self.asked: list[tuple[Any, ...]] = []
-
-    def evaluate(self, environment: str, seeds: Any, agent: Any, prefix: str = "val") -> Any:
-        self.asked.append((environment, seeds, agent, prefix))
-        return {f"{prefix}/episodes": float(len(seeds))}
-
-
-def batch() -> RolloutBatch:
-    played = [toy.play([toy.GO], seed=0), toy.play([toy.WAIT, toy.GO, toy.GO], seed=1)]
-    return collate(played, toy.renderer(), temperature=1.0)
-
-
-def part() -> TrainBatch:
-    """Rows of two episodes, and one that only fills up the minibatch."""
-    rollout = batch().select(torch.tensor([0, 1, 1]))
-    mask = rollout.action_mask.double()
-    weights = Aggregation()(rollout.action_mask, rollout.turn_ids, rollout.trajectory_ids)
-    weights = weights * torch.tensor([[1.0], [1.0], [0.0]])
-    return TrainBatch(rollout, Scores(-mask, None, 0 * mask), Credit(mask, mask), weights)
-
-
-def frozen(module: nn.Module) -> nn.Parameter:
-    """A parameter of the module that no longer learns."""
-    parameter = next(module.parameters())
-    parameter.requires_grad = False
-    return parameter
-
-
-# ----------------------------------------------------------------------------------- settings
-
-
-def test_the_defaults_are_the_documented_ones():
-    agent = AgentModule("no model is built", MaskedGAE())
-    assert isinstance(agent.policy_loss, PPOClip)
-    assert agent.aggregation.mode == "token_mean"
-    assert (agent.value_coef, agent.value_clip, agent.entropy_coef) == (1.0, 0.5, 0.001)
-    assert (agent.critic_kind, agent.dtype_name, agent.head_dtype) == ("own", "float32", None)
-    assert agent.gradient_checkpointing is False and agent.freeze_vision is False
-    assert agent.lora is None and agent.score_batch_size == 32
-    assert (agent.iteration, agent.first_iteration, agent.warmup) == (0, 0, Warmup())
-    assert agent.needs_reference is False
-
-
-def test_the_smallest_settings_that_work_are_taken():
-    agent = AgentModule(
-        "no model is built",
-        MaskedGAE(),
-        value_coef=0.0,
-        value_clip=0.01,
-        entropy_coef=0.0,
-        score_batch_size=1,
-    )
-    assert (agent.value_clip, agent.score_batch_size) == (0.01, 1)
-
-
-@pytest.mark.parametrize(
-    ("part", "kind"),
-    [
-        ("advantage", MaskedGAE),
-        ("policy_loss", PPOClip),
-        ("aggregation", Aggregation),
-        ("optimizer", AdamW),
-        ("lora", LoRA),
-    ],
+from tests.modules.agents import (
+    BenchAgent,
+    LoggingAgent,
+    Report,
+    freeze_one,
+    small_batch,
+    small_minibatch,
 )
-def test_a_class_in_place_of_an_instance_is_refused_by_the_name_of_the_setting(
-    part: str, kind: type
-):
-    given: dict[str, Any] = {"policy": "no model is built", "advantage": MaskedGAE(), part: kind}
-    with pytest.raises(ConfigError, match=rf"^model\.{part} is the class {kind.__name__}; give"):
-        AgentModule(**given)
-
-
-def test_the_last_iteration_is_counted_from_where_the_trainer_started():
-    agent = BenchAgent()
-    agent.first_iteration, agent.trainer.max_epochs = 3, 4
-    assert agent.total_iterations == 7
-
-
-def test_steps_in_half_precision_are_warned_of_where_nothing_keeps_full_weights(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    agent = BenchAgent()
-    half: list[str] = []
-    monkeypatch.setattr("vagentrl.modules.agent.half_precision", lambda module: half)
-    groups: Any = agent.configure_optimizers().param_groups  # pyright: ignore
-    assert [group["name"] for group in groups] == ["actor", "critic"]
-    assert not caplog.text
-    half += ["bfloat16", "float16"]
-    agent.trainer.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
-    agent.configure_optimizers()
-    assert not caplog.text
-    agent.trainer.strategy = None
-    agent.configure_optimizers()
-    assert "the trained weights are bfloat16 and float16" in caplog.text
-
-
-def test_a_trainer_starts_after_the_iterations_of_earlier_trainers(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    checked: list[Any] = []
-    prepared: list[Any] = []
-    monkeypatch.setattr("vagentrl.modules.agent.check_data", checked.append)
-    monkeypatch.setattr("vagentrl.modules.agent.check_trainer", lambda *of: checked.append(of))
-    monkeypatch.setattr(deepspeed, "prepare", lambda *of: prepared.append(of))
-    agent = BenchAgent()
-    trainer = agent.trainer
-    trainer.fit_loop = SimpleNamespace(
-        epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=2))
-    )
-    agent.iteration = 5
-    agent.setup("fit")
-    assert agent.first_iteration == 3  # this trainer has made 2 of the 5
-    assert checked == [trainer, (trainer, "fit")] and not prepared
-    trainer.strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)
-    agent.setup("fit")
-    assert prepared == [(trainer, trainer.strategy)]
-
-
-# ------------------------------------------------------------------------------------- models
-
-
-def build(monkeypatch: pytest.MonkeyPatch, advantage: Any, **settings: Any) -> tuple[Any, Any]:
-    """An agent with a reference that was built without weights, and what it loaded."""
-    loaded: list[Any] = []
-
-    def load(policy: str, **how: Any) -> Any:
-        loaded.append((policy, how))
-        return toy.model()
-
-    monkeypatch.setattr("vagentrl.modules.agent.load_model", load)
-    agent = AgentModule("toy", advantage, **settings)
-    agent.needs_reference = True
-    agent.build(frozenset({7, 5}), meta=True)
-    assert agent.actor.banned_ids.tolist() == [5, 7]
-    return agent, loaded
-
-
-def test_actor_critic_and_reference_are_loaded_as_configured(monkeypatch: pytest.MonkeyPatch):
-    settings: dict[str, Any] = {
-        "head_dtype": "float32", "gradient_checkpointing": True, "freeze_vision": True,
-    }  # fmt: skip
-    agent, loaded = build(monkeypatch, MaskedGAE(), dtype="bfloat16", **settings)
-    how = settings | {"dtype": torch.bfloat16, "lora": None, "meta": True}
-    assert loaded == [("toy", how)] * 3
-    assert agent.critic.backbone is not None
-    assert agent.reference.banned_ids.tolist() == [5, 7]
-
-
-def test_a_shared_critic_and_an_adapters_reference_load_nothing(monkeypatch: pytest.MonkeyPatch):
-    lora = LoRA(rank=2)
-    agent, loaded = build(monkeypatch, MaskedGAE(), critic="shared", lora=lora)
-    assert [how["lora"] for _, how in loaded] == [lora]
-    assert agent.critic.backbone is None
-    assert isinstance(agent.reference, ActorWithoutAdapter)
-    assert agent.reference._actor == (agent.actor,)
-
-
-def test_models_are_built_once_and_a_reference_when_it_is_first_needed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    agent, loaded = build(monkeypatch, GroupRelative())
-    agent.reference, agent.needs_reference = None, False
-    data = Report()
-    data.renderer = toy.renderer()
-    agent.trainer = SimpleNamespace(datamodule=data)
-    actor = agent.actor
-    agent.configure_model()
-    assert agent.actor is actor and agent.reference is None and len(loaded) == 2
-    agent.needs_reference = True
-    agent.configure_model()
-    reference = agent.reference
-    assert reference is not None
-    assert set(reference.banned_ids.tolist()) == toy.renderer().banned_ids
-    agent.configure_model()
-    assert agent.actor is actor and agent.reference is reference and len(loaded) == 3
-
-
-def test_an_estimator_without_critic_has_none(monkeypatch: pytest.MonkeyPatch):
-    agent, loaded = build(monkeypatch, GroupRelative())
-    assert agent.critic is None and len(loaded) == 2
-    [group] = agent.optimizer_settings.build({"actor": agent.actor}).param_groups
-    assert group["name"] == "actor"
-
+from vagentrl.advantages import GroupRelative, MaskedGAE
+from vagentrl.errors import VagentError
+from vagentrl.losses import PPOClip, TruncatedImportance
+from vagentrl.modules import deepspeed
+from vagentrl.modules.optimizer import AdamW
+from vagentrl.rollout.iteration import Warmup
+from vagentrl.types import RolloutBatch
 
 # ------------------------------------------------------------------------------------ scoring
 
@@ -245,7 +34,7 @@ def test_an_estimator_without_critic_has_none(monkeypatch: pytest.MonkeyPatch):
 def test_scores_are_the_models_own_however_many_rows_are_scored_at_once(advantage: Any):
     torch.manual_seed(0)
     agent = BenchAgent(advantage=advantage)
-    rollout = batch()
+    rollout = small_batch()
     rollout = replace(rollout, rewards=rollout.rewards.double())
     with torch.no_grad():
         logprobs = agent.actor(rollout)
@@ -272,7 +61,7 @@ def assessing() -> tuple[BenchAgent, RolloutBatch, dict[str, float]]:
     nn.init.constant_(agent.critic.value_head.bias, 2.0)
     agent.trainer.precision_plugin = SimpleNamespace(forward_context=nullcontext)
     agent.trainer.datamodule = data
-    rollout = batch()
+    rollout = small_batch()
     rollout = replace(rollout, rewards=rollout.rewards.double())
     data.report.clear()
     return agent, rollout, data.report
@@ -334,7 +123,7 @@ def test_each_rank_scores_its_share_and_all_are_added_up(monkeypatch: pytest.Mon
 
 def test_metrics_count_by_the_tokens_that_are_learned_from():
     agent = BenchAgent()
-    minibatch = part()
+    minibatch = small_minibatch()
     agent.loss(minibatch)
     [weight] = [weight for scalars, weight in agent.logged if "train/entropy" in scalars]
     assert weight == minibatch.rollout.action_mask[:2].sum()  # not of the row that fills up
@@ -342,7 +131,7 @@ def test_metrics_count_by_the_tokens_that_are_learned_from():
 
 def test_losses_are_averaged_over_ranks_and_over_an_iteration():
     agent = LoggingAgent()
-    agent.loss(part())
+    agent.loss(small_minibatch())
     names = ("policy_loss", "entropy_bonus", "value_loss", "loss", "entropy", "approximate_kl")
     for name in names:
         how = agent.how[f"train/{name}"]
@@ -352,7 +141,7 @@ def test_losses_are_averaged_over_ranks_and_over_an_iteration():
 
 def test_a_loss_of_nothing_is_0_and_gives_every_weight_that_learns_a_gradient_of_0():
     agent = BenchAgent()
-    still = frozen(agent.actor)
+    still = freeze_one(agent.actor)
     loss = agent._nothing()
     assert float(loss.detach()) == 0
     loss.backward()
@@ -379,7 +168,7 @@ def test_a_shared_critic_that_warms_up_alone_moves_no_weight_of_the_actor():
     agent = BenchAgent()
     assert agent.critic is not None
     agent.critic.backbone, agent.warmup = None, Warmup(1)
-    gradients = agent.gradients([part()])
+    gradients = agent.gradients([small_minibatch()])
     assert gradients.keys() == {"critic.value_head.weight", "critic.value_head.bias"}
     assert {name for scalars, _ in agent.logged for name in scalars} == {
         "train/value_loss",
@@ -444,7 +233,8 @@ def test_eight_skipped_steps_in_a_row_end_the_run_and_a_step_in_between_begins_t
     step(math.nan, times=7)
     step(1.0)
     step(math.nan, times=7)
-    with pytest.raises(VagentError, match=r"^8 steps in a row had a gradient that is not finite"):
+    wanted = r"^8 steps in a row had a gradient that is not finite \(actor_grad_norm nan, critic"
+    with pytest.raises(VagentError, match=wanted):
         step(math.nan)
 
 
@@ -476,8 +266,29 @@ def test_deepspeed_steps_after_the_last_micro_batch_of_a_minibatch(
     engine = SimpleNamespace(set_gradient_accumulation_boundary=said.append)
     monkeypatch.setattr(deepspeed, "engine_of", lambda trainer: engine)
     agent = BenchAgent(accumulate=3)
-    agent.on_train_batch_start(part(), batch_idx)
+    agent.on_train_batch_start(small_minibatch(), batch_idx)
     assert said == [last]
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_the_norm_that_deepspeed_found_is_logged_once_a_step_and_a_resting_actor_set_back(
+    boundary: bool, rounds: int, monkeypatch: pytest.MonkeyPatch
+):
+    engine = SimpleNamespace(
+        is_gradient_accumulation_boundary=lambda: boundary, get_global_grad_norm=lambda: 2.5
+    )
+    rewound: list[Any] = []
+    monkeypatch.setattr(deepspeed, "engine_of", lambda trainer: engine)
+    monkeypatch.setattr(deepspeed, "rewind", lambda *of: rewound.append(of))
+    agent = LoggingAgent()
+    agent.warmup, agent.trainer.is_last_batch = Warmup(rounds), False
+    agent.optimizers = lambda: "the optimizer"  # pyright: ignore
+    agent.on_train_batch_end(None, None, 0)  # a batch without groups to learn from
+    assert not agent.seen and not rewound
+    agent.on_train_batch_end(None, small_minibatch(), 0)
+    assert agent.seen == ({"optim/skipped_steps": 0, "optim/grad_norm": 2.5} if boundary else {})
+    assert rewound == ([("the optimizer", "actor")] if boundary and rounds else [])
 
 
 # --------------------------------------------------------------------------------- iterations
@@ -485,16 +296,16 @@ def test_deepspeed_steps_after_the_last_micro_batch_of_a_minibatch(
 
 def test_an_iteration_is_over_after_its_last_batch():
     agent = LoggingAgent()
-    agent._update_started = 0.0
+    agent._update_started = time.perf_counter() - 60
     agent.trainer.is_last_batch = False
-    agent.on_train_batch_end(None, part(), 0)
+    agent.on_train_batch_end(None, small_minibatch(), 0)
     assert (agent.iteration, agent.seen) == (0, {})
     agent.trainer.is_last_batch = True
-    agent.on_train_batch_end(None, part(), 1)
+    agent.on_train_batch_end(None, small_minibatch(), 1)
     assert agent.iteration == 1
-    assert agent.seen.keys() == {"time/update"} and agent.seen["time/update"] > 0
+    assert agent.seen.keys() == {"time/update"} and 60 < agent.seen["time/update"] < 90
     assert agent.how["time/update"] == {"on_step": False, "on_epoch": True, "batch_size": 1}
-    agent.on_train_batch_end(None, part(), 0)
+    agent.on_train_batch_end(None, small_minibatch(), 0)
     assert agent.iteration == 2
 
 
@@ -539,62 +350,3 @@ def test_evaluations_are_told_apart_and_timed():
     assert agent.seen == {"val/episodes": 2, "test/episodes": 3}
     assert agent.how["time/evaluate"] == {"reduce_fx": "sum", "batch_size": 1}
     assert agent.how["val/episodes"] == {"batch_size": 1}
-
-
-# --------------------------------------------------------------------------------- checkpoints
-
-
-def with_reference() -> BenchAgent:
-    agent = BenchAgent()
-    agent.reference = ReferenceModule(toy.model(dtype=torch.float64), toy.renderer().banned_ids)
-    agent.trainer.state = SimpleNamespace(fn="validate")
-    record = SimpleNamespace(as_plain=lambda: {"name": "toy"})
-    agent.trainer.datamodule = SimpleNamespace(policy_record=lambda: record)
-    return agent
-
-
-def saved(agent: BenchAgent) -> dict[str, Any]:
-    checkpoint: dict[str, Any] = {"state_dict": dict(agent.state_dict())}
-    agent.on_save_checkpoint(checkpoint)
-    return checkpoint
-
-
-def test_a_checkpoint_says_where_the_run_was_and_holds_no_reference():
-    agent = with_reference()
-    agent.iteration, agent.first_iteration = 3, 1
-    checkpoint = saved(agent)
-    of = {name.split(".")[0] for name in checkpoint["state_dict"]}
-    assert of == {"actor", "critic"}
-    assert {name: checkpoint[name] for name in ("iteration", "first_iteration", "policy")} == {
-        "iteration": 3, "first_iteration": 1, "policy": {"name": "toy"},
-    }  # fmt: skip
-    other = with_reference()
-    other.on_load_checkpoint(checkpoint)
-    assert (other.iteration, other.first_iteration) == (3, 1)
-    # the reference that it lacks is the module's own
-    assert checkpoint["state_dict"].keys() == other.state_dict().keys()
-
-
-def test_a_checkpoint_of_deepspeed_holds_no_weights_and_an_old_one_began_at_0():
-    agent = with_reference()
-    agent.first_iteration = 5
-    agent.on_load_checkpoint({"iteration": 2})
-    assert (agent.iteration, agent.first_iteration) == (2, 0)
-
-
-def test_frozen_weights_are_left_out_only_where_the_base_checkpoint_restores_them():
-    agent = with_reference()
-    name = next(n for n, _ in agent.named_parameters() if n.startswith("actor."))
-    frozen(agent.actor)
-    assert name in saved(agent)["state_dict"]
-    agent.lora = LoRA(rank=2)
-    assert name not in saved(agent)["state_dict"]
-
-
-def test_an_agent_is_told_from_other_modules():
-    agent = BenchAgent()
-    assert agent_of(agent) is agent
-    with pytest.raises(ConfigError, match="the trainer was given a NoneType"):
-        agent_of(None)
-    with pytest.raises(VagentError, match="load_policy"):
-        AgentModule.load_from_checkpoint("last.ckpt")
