@@ -129,8 +129,11 @@ def test_a_wrong_setting_is_refused_with_a_guess(capsys: pytest.CaptureFixture[s
 
 
 def test_the_extra_and_the_licences_come_from_the_installed_packages():
+    pytest.importorskip("bm25s")
+    pytest.importorskip("numba")
     modules = frozenset({"vagentrl_envs.bandit", "numpy"})
     assert extra_and_licence(modules) == ("", "Apache-2.0")
-    extra, licence = extra_and_licence(modules | {"bm25s"})
-    assert extra in ("search", "")  # empty where the extra is not installed
-    assert licence.startswith("Apache-2.0")
+    # bm25s imports numba, which the extra `crafter` names too, beside a library that is not there
+    extra, licence = extra_and_licence(modules | {"bm25s", "numba"})
+    assert extra == "search"
+    assert licence == "Apache-2.0, MIT"

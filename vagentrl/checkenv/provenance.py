@@ -19,8 +19,8 @@ def loaded_modules(bench: Bench) -> frozenset[str]:
 
 
 def extra_and_licence(modules: frozenset[str]) -> tuple[str, str]:
-    """The extras whose libraries are imported, and the licences of the package and of those
-    libraries.
+    """The extras all of whose libraries are imported, and the licences of the package and of those
+    libraries. (One library alone says little: others may import it too.)
 
     Args:
         modules: What `loaded_modules` returns.
@@ -33,8 +33,12 @@ def extra_and_licence(modules: frozenset[str]) -> tuple[str, str]:
         found = re.match(r"([\w.\-]+).*;.*extra == ['\"]([\w\-]+)['\"]", requirement)
         if found is None or found[2] in FOR_DEVELOPERS:
             continue
-        if _import_names(found[1]) & modules:
-            extras.setdefault(found[2], []).append(found[1])
+        extras.setdefault(found[2], []).append(found[1])
+    extras = {
+        extra: names
+        for extra, names in extras.items()
+        if all(_import_names(name) & modules for name in names)
+    }
     libraries = dict.fromkeys(name for names in extras.values() for name in names)
     licences = dict.fromkeys(filter(None, map(_licence, [owner, *libraries])))
     return ", ".join(extras), ", ".join(licences)

@@ -187,7 +187,9 @@ class Report:
             seen = [f"{skill.characters:,} characters"]
             if skill.pixels is not None:
                 seen.append("{} × {} pixels".format(*skill.pixels))
-            cells += [f"{skill.steps_per_s:,.0f}", f"{skill.reset_ms:.2g}", ", ".join(seen)]
+            digits = 0 if skill.reset_ms >= 10 else 2
+            reset = f"{skill.reset_ms:,.{digits}f}"
+            cells += [f"{skill.steps_per_s:,.0f}", reset, ", ".join(seen)]
         cells += [self.extra or "none", self.licence or "unknown"]
         name = self.name.rpartition(".")[2]
         return "| " + " | ".join([f"`{name}`", *cells]).replace("\n", " ") + " |"
