@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from random import Random
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,6 +17,8 @@ from vagentrl.hints.schedule import Schedule, check_share, share_at
 from vagentrl.types import Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
+    from random import Random
+
     from PIL.Image import Image
 
 log = logging.getLogger(__name__)
