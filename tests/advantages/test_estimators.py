@@ -266,6 +266,14 @@ def test_the_defaults_are_the_documented_ones():
     assert ReinforcePlusPlus().gamma == 1 and TurnGroupRelative().turn_gamma == 1
 
 
+def test_discounts_of_0_leave_the_reward_of_the_token_itself():
+    rollout, scores = make(FULL_HISTORY)
+    credit = MaskedGAE(gamma=0.0, lam=0.0, whiten=False)(rollout, scores)
+    assert scores.values is not None
+    expected = (rollout.rewards - scores.values) * rollout.action_mask
+    torch.testing.assert_close(credit.advantages, expected)
+
+
 def test_gigpo_without_its_comparison_of_turns_is_grpo():
     rollout, scores = make(FULL_HISTORY)
     assert_same(GiGPO(step_coef=0.0)(rollout, scores), GroupRelative()(rollout, scores))

@@ -71,3 +71,11 @@ def test_1e_6_is_added_to_the_deviation():
 def test_returns_that_differ_by_a_rounding_of_float32_are_equal(sign: int):
     returns = sign * torch.tensor([1e6, 1e6 + 1 / 16])  # neighbours
     assert not group_relative(returns, torch.tensor([3, 3])).any()
+
+
+def test_what_all_members_have_costs_no_digits():
+    # the mean of 0, 1/4 and 1/4 is 1/6
+    returns = torch.tensor([0.0, 0.25, 0.25], dtype=torch.float64) + 2**30
+    expected = torch.tensor([-1 / 6, 1 / 12, 1 / 12], dtype=torch.float64)
+    found = group_relative(returns, torch.tensor([0, 0, 0]), scale=None)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)

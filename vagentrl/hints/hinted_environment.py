@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from random import Random
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np

@@ -111,6 +111,22 @@ def test_an_allowed_write_changes_its_record_alone(start: World, actions, change
     assert env.case.world.database == start.database.with_line(replace(start.line, **changed))
 
 
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        (SUSPENDED, "resume_line(line=71)"),
+        (replace(LINE, registered=False), "register_line(line=71)"),
+    ],
+)
+def test_a_line_that_comes_back_needs_a_restart_of_its_own_phone(line: Line, call: str):
+    env, _ = play(case(line), call)
+    assert env.case.world.phone.stale and env.case.world.screen() == "no service"
+    env, _ = play(case(line), call, "say[restart]")
+    assert not env.case.world.phone.stale and env.case.world.screen() == "data works"
+    elsewhere = replace(case(line), number="72")
+    assert not play(elsewhere, call)[0].case.world.phone.stale
+
+
 def test_a_doubled_charge_is_credited_once():
     env, _ = play(case(), "credit(bill=B2, amount=20)")
     assert [bill.credit for bill in env.case.world.database.bills] == [0, 20, 0]
