@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vagentrl.advantages import VineTurn, vine_turn
+from vagentrl.advantages import Continuations, VineTurn, vine_turn
 from vagentrl.errors import ConfigError
 
 NAN = math.nan
@@ -87,6 +87,12 @@ def test_continuations_that_repeat_the_episode_leave_exactly_nothing():
     values = torch.tensor([[NAN, 0.195, 0.1], [NAN, 0.195, NAN]])
     found = vine_turn(rewards, mask, turns, values, TOGETHER, turn_gamma=0.95, turn_lam=0.5)
     assert found.count_nonzero() == 0
+
+
+def test_the_defaults_are_those_of_the_docs():
+    estimator = VineTurn()
+    assert estimator.continuations == Continuations(count=2, every=2, horizon=None, turn_gamma=0.95)
+    assert (estimator.turn_gamma, estimator.turn_lam, estimator.whiten) == (0.95, 0.0, True)
 
 
 @pytest.mark.parametrize(

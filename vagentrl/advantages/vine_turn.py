@@ -69,7 +69,7 @@ def vine_turn(
     lam_K = torch.ones_like(values_K).where(~is_continued_K.roll(-1), turn_lam)
     advantages_K = gae(rewards_K, values_K, ends_K, 0.0, turn_gamma, lam_K)
 
-    noise_K = noise_K + rounding(tokens.dtype) * (values_K.abs() + values_K.roll(-1).abs())
+    noise_K = noise_K + rounding(tokens.dtype) * values_K.abs()
     advantages_K = advantages_K.masked_fill(advantages_K.abs() <= noise_K, 0.0)
     positions_K = torch.arange(len(values_K), device=values_K.device)
     segment_K = positions_K.where(starts_K | is_continued_K, -1).cummax(0).values
