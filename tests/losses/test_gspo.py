@@ -89,6 +89,14 @@ def test_the_clip_fraction_counts_the_tokens_of_clipped_turns():
     torch.testing.assert_close(metrics["clip_fraction"], torch.tensor(0.6))
 
 
+def test_the_tokens_of_a_row_are_clipped_together():
+    loss, batch = GSPO(0.2, 0.5, sequence="row"), train_batch(OLD, torch.ones(2, 5), turn_ids=TURNS)
+    # the ratios of the rows are 4 ** (1 / 4) = 1.41421, and 3, which is clipped to 1.5
+    expected = MASK * torch.tensor([[-1.41421356], [-1.5]])
+    torch.testing.assert_close(loss(NEW, batch) * MASK, expected)
+    torch.testing.assert_close(loss.metrics(NEW, batch)["clip_fraction"], torch.tensor(0.2))
+
+
 def test_a_clip_range_that_cannot_work_names_both_settings():
     with pytest.raises(ConfigError, match=r"clip_low is 0\.2 and clip_high 0\.0004"):
         GSPO(clip_low=0.2)

@@ -15,6 +15,7 @@ from vagentrl.losses import (
     Reinforce,
     TruncatedImportance,
 )
+from vagentrl.types import TrainBatch
 
 LOSSES = [
     PPOClip(),
@@ -107,6 +108,21 @@ def test_the_defaults_are_the_documented_ones():
     assert (importance.geometric, importance.masks, importance.normalize) == (False, (), False)
     mask = ImportanceMask(low=0.5)
     assert (mask.level, mask.high, mask.geometric) == ("token", None, False)
+
+
+class Plain(PolicyLoss):
+    """Does not call its base's `__init__`."""
+
+    def __init__(self) -> None: ...
+
+    def per_token(self, logprobs: Tensor, batch: TrainBatch) -> Tensor:
+        return 2 * logprobs
+
+
+def test_a_loss_of_ones_own_needs_no_importance():
+    logprobs = -torch.rand(2, 6)
+    batch = train_batch(logprobs, logprobs, turn_ids=TURNS)
+    torch.testing.assert_close(Plain()(logprobs, batch), 2 * logprobs)
 
 
 def test_every_loss_keeps_its_importance():

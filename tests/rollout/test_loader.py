@@ -234,3 +234,26 @@ def test_ranks_share_the_rows_of_every_step_and_make_as_many_passes(
         assert len({len(share) for share in shares}) == 1
         served = weights_of([part for share in shares for part in share])
         assert served == pytest.approx(weights_of(whole))
+
+
+def test_a_trajectory_that_is_split_over_minibatches_counts_in_parts():
+    # rows of 1, 3 and 5 sampled tokens; the first and the last are one trajectory of 6
+    rollout = replace(
+        batch(3), trajectory_ids=torch.tensor([0, 1, 0]), group_ids=torch.tensor([0, 0])
+    )
+    by_hand = {
+        (1, 3): [1 / 7, 2 / 7],  # 1/6 + 1 = 7/6 trajectories, of 6 and of 3 tokens
+        (1, 5): [1 / 6, 1 / 6],
+        (3, 5): [2 / 11, 1 / 11],  # 1 + 5/6 = 11/6 trajectories
+        (1,): [1.0],
+        (3,): [1 / 3],
+        (5,): [1 / 5],
+    }
+    found = {}
+    for seed in range(20):
+        for part in serve(rollout, "trajectory_mean", minibatch_size=2, seed=seed):
+            lengths = part.rollout.action_mask.sum(1).tolist()
+            found[tuple(lengths)] = part.weights.amax(1).tolist()
+    assert found.keys() == by_hand.keys()
+    for lengths, weights in by_hand.items():
+        assert found[lengths] == pytest.approx(weights)
