@@ -53,8 +53,8 @@ def checkpoint_path(model: str) -> str:
     if looks_like_a_path:
         raise ConfigError(
             f"there is no model folder {model!r}; give the folder of a Hugging Face checkpoint, a "
-            f"hub name (owner/name) or one that ships here: {', '.join(SHIPPED)}. Other tiny models "
-            "are made by `vagentrl warmstart`; `vagentrl recipes` lists what it can make"
+            f"hub name (owner/name) or one that ships here: {', '.join(SHIPPED)}. Other tiny "
+            "models are made by `vagentrl warmstart`; `vagentrl recipes` lists what it can make"
         )
     return model
 
