@@ -23,6 +23,7 @@ SHIPPED = {
     "tiny-frozen-lake-text": "frozen_lake_text",
     "tiny-frozen-lake-hints": "frozen_lake_hints",
     "tiny-bandit-text": "bandit_text",
+    "tiny-search-qa-text": "search_qa_text",
 }
 """Folders in `tiny` of the models that ship with vagentrl, by name."""
 
