@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.errors import ConfigError, seen
-from vagentrl_envs.bm25 import BM25Index
+from vagentrl_envs.bm25 import BM25Index, words
 from vagentrl_envs.json_lines import Record, read_records, read_text
 from vagentrl_envs.text_actions import readable
 
@@ -75,6 +75,11 @@ class Product:
     def price_tag(self) -> str:
         """Its price as the shop shows it."""
         return " to ".join(f"${price:.2f}" for price in self.prices)
+
+    @cached_property
+    def title_words(self) -> frozenset[str]:
+        """The words of its title."""
+        return frozenset(words(self.name))
 
     @cached_property
     def text(self) -> str:

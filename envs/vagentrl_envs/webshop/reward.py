@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import lru_cache
 
 from vagentrl_envs.bm25 import words
 from vagentrl_envs.webshop.catalogue import Product
@@ -93,8 +94,8 @@ def type_match(wanted: Product, bought: Product) -> float:
     it is below 0.1, 0.5 if it is at most 0.2 and neither the query nor two levels of the category
     agree, and else 1.
     """
-    title = set(words(wanted.name)) - _SMALL_WORDS
-    shared = len(title & set(words(bought.name))) / max(len(title), 1)
+    title = wanted.title_words - _SMALL_WORDS
+    shared = len(title & bought.title_words) / max(len(title), 1)
     if shared < 0.1:
         return 0.1 if shared else 0.0
     same_query = wanted.query == bought.query != ""
@@ -110,6 +111,7 @@ def has_attribute(product: Product, attribute: str) -> bool:
     return any(attribute.casefold() in text.casefold() for text in texts)
 
 
+@lru_cache(maxsize=8192)
 def alike(one: str, other: str) -> bool:
     """Whether two phrases are alike in their words, whatever the order and the repetitions.
 
