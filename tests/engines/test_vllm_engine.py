@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,11 @@ from vagentrl.models.lora import LoRA
 from vagentrl.rollout.conversation import Conversation
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+
+if find_spec("llvmlite"):
+    import_module(
+        "llvmlite.binding"
+    )  # numba's: environments load it, and vLLM must start beside it
 
 
 # --------------------------------------------------------------------------------- the numbers

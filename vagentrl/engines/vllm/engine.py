@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Collection, Iterator
@@ -177,6 +178,7 @@ class VLLMEngine(VLLMBase):
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._read_image_layout(policy)
+        _shield_llvmlite()
         with _preserved_process_state():
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
@@ -314,6 +316,17 @@ class VLLMEngine(VLLMBase):
         answer = self._open.pop(name, None)
         if answer is not None and not answer.done():
             answer.set_exception(error)
+
+
+def _shield_llvmlite() -> None:
+    """Let vLLM start in a process that has loaded numba, as environments may.
+
+    When vLLM starts, it reads the `__dict__` of every object in every module. The library object of
+    llvmlite, on which numba is built, takes any name for one of its C functions, `__dict__` too.
+    """
+    ffi: Any = sys.modules.get("llvmlite.binding.ffi")
+    if ffi is not None:
+        ffi.lib._fntab.setdefault("__dict__", {})  # where it looks names up first
 
 
 @contextmanager
