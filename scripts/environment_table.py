@@ -20,8 +20,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "environments" / "table.md"
 
 HEAD = """# Environments in numbers
 
-`python scripts/environment_table.py` writes this page from what `vagentrl check-env` measures; do
-not edit it by hand. Every environment is played with its default settings and passes all checks.
+`python scripts/environment_table.py{short}` writes this page from what `vagentrl check-env` measures;
+do not edit it by hand. Every environment is played with its default settings and passes all checks.
 
 - **random**, **constant**, **oracle**: success in up to {plays} episodes, with the mean return in
   brackets, of random actions, of the best reply that is the same in every turn (both held-out), and
@@ -35,14 +35,20 @@ not edit it by hand. Every environment is played with its default settings and p
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--short", action="store_true", help="seconds for each environment")
-    effort = SHORT if parser.parse_args().short else LONG
+    short = parser.parse_args().short
+    effort = SHORT if short else LONG
     reports = []
     for name, factory in installed_environments():
         reports.append(check_environment(factory, name, effort, exact_judge()))
         print(reports[-1].line(), flush=True)
     if not all(report.sound for report in reports):
         raise SystemExit("no table is written: a check failed")
-    head = HEAD.format(plays=effort.plays, states=effort.states, machine=_machine())
+    head = HEAD.format(
+        short=" --short" if short else "",
+        plays=effort.plays,
+        states=effort.states,
+        machine=_machine(),
+    )
     PAGE.write_text("\n".join([head, TABLE_HEAD, *(report.row() for report in reports), ""]))
 
 
