@@ -20,8 +20,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "environments" / "table.md"
 
 HEAD = """# Environments in numbers
 
-`python scripts/environment_table.py{short}` writes this page from what `vagentrl check-env` measures;
-do not edit it by hand. Every environment is played with its default settings and passes all checks.
+`python scripts/environment_table.py{short}` writes this page from what `vagentrl check-env`
+measures; do not edit it by hand. Every environment is played with its default settings and passes
+all checks.
 
 - **random**, **constant**, **oracle**: success in up to {plays} episodes, with the mean return in
   brackets, of random actions, of the best reply that is the same in every turn (both held-out), and
