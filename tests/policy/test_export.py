@@ -20,6 +20,7 @@ from tests import toy
 from tests.engines.shipped import TEXT, changed, needs_vllm
 from tests.policy.trained import start, trained
 from vagentrl import Policy, Sampling
+from vagentrl.engines.vllm.engine import shield_llvmlite
 from vagentrl.engines.vllm.settings import ENVIRONMENT
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError
@@ -170,6 +171,7 @@ def test_vllm_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv(name, value)
     from vllm import LLM, SamplingParams  # pyright: ignore
 
+    shield_llvmlite()  # other tests of this process may have loaded it
     path = tmp_path / "changed.ckpt"  # vLLM has no kernel for the toy models' narrow heads
     weights = changed(load_model(TEXT)).state_dict()
     torch.save({"state_dict": {f"actor.policy.{n}": w for n, w in weights.items()}}, path)

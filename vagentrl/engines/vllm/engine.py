@@ -178,7 +178,7 @@ class VLLMEngine(VLLMBase):
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         self._read_image_layout(policy)
-        _shield_llvmlite()
+        shield_llvmlite()
         with _preserved_process_state():
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
@@ -318,7 +318,7 @@ class VLLMEngine(VLLMBase):
             answer.set_exception(error)
 
 
-def _shield_llvmlite() -> None:
+def shield_llvmlite() -> None:
     """Let vLLM start in a process that has loaded numba, as environments may.
 
     When vLLM starts, it reads the `__dict__` of every object in every module. The library object of
