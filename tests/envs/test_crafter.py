@@ -1,17 +1,15 @@
 import inspect
 import json
-import os
-import subprocess
-import sys
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.envs.every_format import EVERY_FORMAT
+from tests.processes import printed_in_every_process
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError
-from vagentrl.formats import FreeThink, Grounding, NoThink, WorldModeling
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply, StepResult
 
 pytest.importorskip("crafter")
@@ -84,12 +82,7 @@ def test_the_game_is_the_same_in_a_process_that_hashes_otherwise():
         inspect.getsource(trace),
         "print(trace(Crafter(), 2, 5, 150))",
     ]
-    code = "\n".join(lines)
-    junk = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    other = subprocess.run(
-        [sys.executable, "-c", code], env=junk, capture_output=True, text=True, check=True
-    )
-    assert other.stdout.strip() == trace(Crafter(), 2, 5, 150)
+    assert printed_in_every_process("\n".join(lines)).strip() == trace(Crafter(), 2, 5, 150)
 
 
 def test_members_of_a_group_share_the_world_and_not_what_happens_in_it():
@@ -267,13 +260,7 @@ def test_the_picture_is_nine_cells_wide_and_high():
 
 
 @pytest.mark.parametrize("observation", ["text", "grid", "image"])
-@pytest.mark.parametrize(
-    "format", [NoThink(), FreeThink(), *(
-        claims(state)
-        for claims in (Grounding, WorldModeling)
-        for state in ("natural", "structured", "symbolic")
-    )],
-)  # fmt: skip
+@pytest.mark.parametrize("format", EVERY_FORMAT)
 def test_the_system_prompt_is_complete(format: Any, observation: Any):
     prompt = Crafter(format=format, observation=observation).system_prompt()
     assert len(prompt) < 3500

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.envs.every_format import EVERY_FORMAT
 from vagentrl.errors import ConfigError
-from vagentrl.formats import FreeThink, Grounding, NoThink, TransitionModeling, WorldModeling
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply, StepResult
 from vagentrl_envs.sokoban import LargeSokoban, Sokoban, SokobanNewVocab, Vocabulary
 from vagentrl_envs.sokoban_rooms import Room
@@ -188,14 +188,7 @@ def test_another_vocabulary_names_the_same_room():
 
 
 @pytest.mark.parametrize("observation", ["image", "text"])
-@pytest.mark.parametrize(
-    "format",
-    [NoThink(), FreeThink(), *(
-        claims(state)
-        for claims in (Grounding, TransitionModeling, WorldModeling)
-        for state in ("natural", "structured", "symbolic")
-    )],
-)  # fmt: skip
+@pytest.mark.parametrize("format", EVERY_FORMAT)
 def test_the_system_prompt_is_short_and_complete(format, observation):
     env = Sokoban(format=format, observation=observation)
     prompt = env.system_prompt()

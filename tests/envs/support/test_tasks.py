@@ -1,14 +1,12 @@
 """The tasks that seeds draw, and the expert that solves them."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from random import Random
 from typing import get_args
 
 import pytest
 
+from tests.processes import printed_in_every_process
 from vagentrl.environment import Split, seed_of
 from vagentrl.types import Reply
 from vagentrl_envs.support import CustomerSupport
@@ -96,16 +94,7 @@ def test_a_seed_gives_the_same_episode_in_every_process():
         "    for action in env.oracle():\n"
         "        print(action, env.step(Reply('', actions=(action,))))\n"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for salt in ("1", "2")
-    }
-    assert len(printed) == 1 and len(printed.pop()) > 5_000
+    assert len(printed_in_every_process(program)) > 5_000
 
 
 def test_the_expert_finds_its_way_back_from_random_actions():
