@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
-from inspect import Parameter, isabstract, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 from vagentrl.checkenv import LONG, SHORT, TABLE_HEAD, Effort, Report, check_environment
 from vagentrl.claims.judge import Judge
 from vagentrl.cli.parser import CONFIG_HELP, Parser
+from vagentrl.cli.plugins import find_plugins, load_plugins
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
@@ -57,7 +56,7 @@ def run_check_env(arguments: Sequence[str]) -> None:
 
 def _parser() -> Parser:
     parser = Parser(prog="vagentrl check-env", usage=USAGE, description=DESCRIPTION)
-    load_environments()
+    load_plugins()
     parser.add_argument(
         "--env",
         type=Callable[[], Environment],
@@ -130,29 +129,12 @@ def _of_recipe(path: Path) -> Iterator[tuple[str, str]]:
         yield name, env if isinstance(env, str) else json.dumps(env)
 
 
-def load_environments() -> None:
-    """Import the plug-ins, so that short names are found; `vagentrl doctor` reports broken ones."""
-    for plugin in entry_points(group="vagentrl.plugins"):
-        try:
-            importlib.import_module(plugin.module)
-        except ImportError as error:  # a library of another environment may be missing
-            print(f"vagentrl: {plugin.module} cannot be imported: {error}", file=sys.stderr)
-
-
 def installed_environments() -> Iterator[tuple[str, type[Environment]]]:
     """The environments that plug-ins bring and that need no settings, by their dotted path."""
-    load_environments()
-    seen: set[type[Environment]] = set()
-    for plugin in sorted(entry_points(group="vagentrl.plugins"), key=lambda p: p.module):
-        module = sys.modules.get(plugin.module)
-        for thing in vars(module).values() if module else ():
-            if not isinstance(thing, type) or not issubclass(thing, Environment):
-                continue
-            if isabstract(thing) or thing in seen or _needs_settings(thing):
-                continue
-            if f"{thing.__module__}.".startswith(f"{plugin.module}."):
-                seen.add(thing)
-                yield f"{thing.__module__}.{thing.__qualname__}", thing
+    for plugin in find_plugins():
+        for kind in plugin.classes(Environment):
+            if not _needs_settings(kind):
+                yield f"{kind.__module__}.{kind.__qualname__}", kind
 
 
 def _needs_settings(kind: type[Environment]) -> bool:
@@ -165,9 +147,7 @@ def _needs_settings(kind: type[Environment]) -> bool:
 
 def exact_judge() -> Judge | None:
     """The judge that compares claims exactly, if its plug-in is installed."""
-    for plugin in entry_points(group="vagentrl.plugins", name="exact_state"):
-        kinds = vars(plugin.load()).values()
-        for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, Judge) and not isabstract(kind):
-                return kind()
+    for plugin in find_plugins():
+        if plugin.name == "exact_state":
+            return next((kind() for kind in plugin.classes(Judge)), None)
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -10,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
-from inspect import isabstract
+from importlib.metadata import PackageNotFoundError, version
 
 from vagentrl.claims.judge import Judge
 from vagentrl.cli.parser import run_function
+from vagentrl.cli.plugins import find_plugins
 from vagentrl.environment import Environment
 
 IMPORT_S = 120.0
@@ -82,7 +81,7 @@ def _findings(model: str | None) -> Iterator[Finding]:
     yield from machine()
     if model is not None:
         from vagentrl.cli.examine import examine  # takes seconds to import
-        from vagentrl.cli.startup import silence_noise
+        from vagentrl.noise import silence_noise
 
         silence_noise()
         yield from examine(model)
@@ -161,18 +160,7 @@ def try_imports(modules: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _plugins() -> Iterator[Finding]:
-    for plugin in entry_points(group="vagentrl.plugins"):
-        try:
-            module = importlib.import_module(plugin.module)
-        except Exception as error:  # anybody's code, and its failure is the finding
-            yield Finding(plugin.module, False, f"{type(error).__name__}: {error}")
-            continue
-        parts = [
-            thing.__name__
-            for thing in vars(module).values()
-            if isinstance(thing, type)
-            and f"{thing.__module__}.".startswith(f"{plugin.module}.")
-            and not isabstract(thing)
-            and issubclass(thing, PARTS)
-        ]
-        yield Finding(plugin.module, True, ", ".join(parts) or "loaded")
+    for plugin in find_plugins():
+        classes = [kind.__name__ for part in PARTS for kind in plugin.classes(part)]
+        good = plugin.module is not None
+        yield Finding(plugin.path, good, plugin.problem or ", ".join(classes) or "loaded")

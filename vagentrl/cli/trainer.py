@@ -29,11 +29,12 @@ from vagentrl.cli.checkpoints import (
 )
 from vagentrl.cli.interrupts import was_interrupted
 from vagentrl.cli.parser import CONFIG_HELP, Parser
-from vagentrl.cli.startup import load_plugins, silence_noise
+from vagentrl.cli.plugins import load_plugins
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.trainer_checks import check_asked
+from vagentrl.noise import silence_noise
 from vagentrl.trainer import (
     TRAINER_DEFAULTS,
     refused_by_lightning,

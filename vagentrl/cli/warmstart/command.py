@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from lightning import seed_everything
 
 from vagentrl.cli.parser import run_function
-from vagentrl.cli.startup import load_plugins, silence_noise
+from vagentrl.cli.plugins import load_plugins
 from vagentrl.cli.warmstart.card import model_card
 from vagentrl.cli.warmstart.cloning import Demonstrations, Stage, clone
 from vagentrl.cli.warmstart.demonstrator import Demonstrator, demonstrated_texts
@@ -18,6 +18,7 @@ from vagentrl.cli.warmstart.evaluation import evaluate, success_in_training
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.noise import silence_noise
 from vagentrl.rollout.renderer import Renderer
 
 MOST_REPEATS = 10
