@@ -164,7 +164,7 @@ def test_failures_of_the_chat_model_are_counted():
 def test_a_hint_that_times_out_is_a_failure_of_the_model():
     hint_model = ChatHintModel(SlowChat(), patience_s=0.05)
     assert HintedEnvironment(corridor, hint_model).reset(0).hint == ""
-    with pytest.raises(ChatError, match=r"no hint within 0\.05 s"):
+    with pytest.raises(ChatError, match=r"ChatHintModel got no reply within 0\.05 s"):
         hint_model.hint(situation())
 
 

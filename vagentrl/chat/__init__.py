@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vagentrl.chat.asking import ask
 from vagentrl.chat.base import ChatModel, ChatReply
 
 if TYPE_CHECKING:
     from vagentrl.chat.openai import OpenAIChat
 
-__all__ = ["ChatModel", "ChatReply", "OpenAIChat"]
+__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask"]
 
 
 def __getattr__(name: str) -> Any:

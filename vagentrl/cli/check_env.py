@@ -149,5 +149,6 @@ def exact_judge() -> Judge | None:
     """The judge that compares claims exactly, if its plug-in is installed."""
     for plugin in find_plugins():
         if plugin.name == "exact_state":
-            return next((kind() for kind in plugin.classes(Judge)), None)
+            judges: list[Callable[[], Judge]] = [*plugin.classes(Judge)]
+            return judges[0]() if judges else None
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -11,9 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.chat import ChatModel, ask
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.event_loops import run_in_background
 from vagentrl.hints.base import Exchange, Hint, HintModel, Situation
 
 REQUIRED = ("task", "observation")
@@ -74,7 +72,13 @@ class ChatHintModel(HintModel):
         path = self._path(prompt, situation)
         if path is not None and path.is_file():
             return Hint(path.read_bytes().decode())  # a recorded hint costs nothing
-        reply = run_in_background(self._ask(prompt))
+        reply = ask(
+            self.model,
+            prompt,
+            max_tokens=self.max_tokens,
+            patience_s=self.patience_s,
+            owner="ChatHintModel",
+        )
         text = reply.text.strip()
         if not text:
             raise ChatError("the hint model wrote an empty hint")
@@ -82,17 +86,6 @@ class ChatHintModel(HintModel):
         if path is not None:
             _write(path, text)
         return hint
-
-    async def _ask(self, prompt: str) -> ChatReply:
-        try:
-            async with asyncio.timeout(self.patience_s):
-                return await self.model.complete(prompt, max_tokens=self.max_tokens)
-        except TimeoutError as error:
-            raise ChatError(
-                f"no hint within {self.patience_s:g} s, including the time in the model's queue; "
-                "raise ChatHintModel.patience_s, allow the model more connections and requests, "
-                "or play fewer episodes at once"
-            ) from error
 
     def prompt(self, situation: Situation) -> str:
         """Return the prompt for a hint."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-from vagentrl.chat import ChatModel, ChatReply
+from vagentrl.chat import ChatModel, ask
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.event_loops import run_in_background
 from vagentrl_envs.support.phone import ACTIONS, World, operate
 from vagentrl_envs.support.talk import Talk, User, UserTurn
 from vagentrl_envs.support.tasks import Task
@@ -53,7 +51,13 @@ class ChatUser(User):
         return self.patience_s
 
     def answer(self, task: Task, world: World, talk: Talk, message: str) -> UserTurn:
-        reply = run_in_background(self._ask(self.prompt(task, world, talk)))
+        reply = ask(
+            self.model,
+            self.prompt(task, world, talk),
+            max_tokens=self.max_tokens,
+            patience_s=self.patience_s,
+            owner="ChatUser",
+        )
         said = read_answer(reply.text)
         heard = understand(message)
         given = talk.given | frozenset(heard.topics)  # the model is taken to answer what is asked
@@ -64,17 +68,6 @@ class ChatUser(User):
         world, did = _act(task, world, said.actions)
         shown = f" (The phone now shows: {world.screen()}.)" if did else ""
         return UserTurn(f"{said.message}{shown}", world, talk, did, said.hangs_up)
-
-    async def _ask(self, prompt: str) -> ChatReply:
-        try:
-            async with asyncio.timeout(self.patience_s):
-                return await self.model.complete(prompt, max_tokens=self.max_tokens)
-        except TimeoutError as error:
-            raise ChatError(
-                f"no answer of the customer within {self.patience_s:g} s, including the time in "
-                "the model's queue; raise ChatUser.patience_s, allow the model more connections "
-                "and requests, or play fewer episodes at once"
-            ) from error
 
     def prompt(self, task: Task, world: World, talk: Talk) -> str:
         """The prompt for an answer."""

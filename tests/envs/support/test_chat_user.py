@@ -120,7 +120,7 @@ def test_text_around_the_answer_is_ignored():
 def test_a_slow_model_fails_the_episode():
     env = CustomerSupport(user=ChatUser(FixedChat("{}", seconds=5), patience_s=0.05))
     env.reset(0)
-    with pytest.raises(ChatError, match=r"no answer of the customer within 0\.05 s"):
+    with pytest.raises(ChatError, match=r"ChatUser got no reply within 0\.05 s"):
         act(env, "say[hello]")
 
 

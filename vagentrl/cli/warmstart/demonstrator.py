@@ -77,6 +77,7 @@ class Demonstrator:
     def _random_action(self, environment: Environment, rng: np.random.Generator) -> str:
         actions = self.actions
         if not actions and isinstance(environment, ActionEnvironment):
+            # Not random_actions: the shipped models' recipes need these very draws.
             actions = environment.action_names
         if actions:
             return actions[rng.integers(len(actions))]
