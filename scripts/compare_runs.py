@@ -15,12 +15,15 @@ import glob
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 
 def load(pattern: str) -> list[dict]:
@@ -64,6 +67,19 @@ def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
     axes.plot(shared, means, color=color, linewidth=2.2, label=f"{label} ({seeds})")
 
 
+def finish(axes: Axes, legend: str = "best", **settings: Any) -> None:
+    """Add whole iterations, a grid and a legend, and whatever the axes are set to."""
+    axes.set(**{"xlabel": "iteration", "ylim": (0, 1), **settings})
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(loc=legend, fontsize=8)
+
+
+def save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Several runs of each recipe in one table.")
     parser.add_argument("--figure", type=Path, default=None)
@@ -82,11 +98,8 @@ def main() -> None:
     for number, (label, runs) in enumerate(recipes.items()):
         draw(axes, label, runs, f"C{number}")
     axes.axhline(0.75, color="0.6", linestyle=":", linewidth=1)
-    axes.set(xlabel="iteration", ylabel="held-out success (256 episodes, T = 0.5)", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.figure, dpi=130)
+    finish(axes, "lower right", ylabel="held-out success (256 episodes, T = 0.5)")
+    save(figure, arguments.figure)
 
 
 if __name__ == "__main__":

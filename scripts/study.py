@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -28,6 +30,18 @@ class Run:
     config: str
     seed: int
     settings: Sequence[str]
+
+
+def folder_name(label: str) -> str:
+    """A label of a study as the name of a folder."""
+    return label.lower().replace(", ", "_").replace(" ", "_").replace("-", "_")
+
+
+def scalars(run: Path, name: str) -> list[float]:
+    """All values that a run logged under a name, the oldest first."""
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    return [event.value for event in events.Scalars(name)]
 
 
 def train(runs: Sequence[Run], jobs: int) -> None:

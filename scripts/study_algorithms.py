@@ -17,12 +17,11 @@ from itertools import product
 from pathlib import Path
 
 import matplotlib
-from compare_runs import draw, load, mean_and_spread
+from compare_runs import draw, finish, load, mean_and_spread, save
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import MaxNLocator
-from study import ROOT, Run, train
+from study import ROOT, Run, folder_name, train
 
 BEDS = {
     "Sokoban": ("configs/sokoban_text.yaml", 15),
@@ -63,8 +62,7 @@ ALGORITHMS = {
 
 
 def run_folder(bed: str, algorithm: str, seed: int) -> Path:
-    name = algorithm.lower().replace(", ", "_").replace(" ", "_").replace("-", "_")
-    return ROOT / "runs/study" / bed.lower() / name / f"seed_{seed}"
+    return ROOT / "runs/study" / folder_name(bed) / folder_name(algorithm) / f"seed_{seed}"
 
 
 def settings(bed: str, algorithm: str) -> list[str]:
@@ -117,12 +115,8 @@ def main() -> None:
     for axes, (bed, runs) in zip(all_axes[0], results.items(), strict=True):
         for number, (name, summaries) in enumerate(runs.items()):
             draw(axes, name, summaries, f"C{number}")
-        axes.set(title=bed, xlabel="iteration", ylabel="held-out success (T = 0.5)", ylim=(0, 1))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-        axes.legend(loc="lower right", fontsize=8)
-    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.figure, dpi=130)
+        finish(axes, "lower right", title=bed, ylabel="held-out success (T = 0.5)")
+    save(figure, arguments.figure)
 
 
 if __name__ == "__main__":

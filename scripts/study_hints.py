@@ -30,11 +30,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 import yaml
-from compare_runs import draw, load, mean_and_spread
+from compare_runs import draw, finish, load, mean_and_spread, save
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import MaxNLocator
 from study import ROOT, Run, train
 
 from vagentrl.cli.trainer import VagentCLI
@@ -255,12 +254,8 @@ def main() -> None:
     figure, axes = pyplot.subplots(figsize=(7.5, 4.2), layout="constrained")
     for number, (arm, summaries) in enumerate(runs.items()):
         draw(axes, arm, summaries, f"C{number}")
-    axes.set(xlabel="iteration", ylabel="held-out success without hints (T = 0.5)", ylim=(0, 1))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", fontsize=8)
-    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.figure, dpi=130)
+    finish(axes, "upper left", ylabel="held-out success without hints (T = 0.5)")
+    save(figure, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import argparse
 from pathlib import Path
 
 from compare_runs import load, mean_and_spread
-from study import ROOT, Run, train
+from study import ROOT, Run, scalars, train
 from study_algorithms import callbacks
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 CONFIG = "configs/sokoban_vlm.yaml"
 ARMS = ("end", "bootstrap")
@@ -24,9 +23,7 @@ ARMS = ("end", "bootstrap")
 
 def value_loss(run: Path) -> float:
     """The value loss of the last iteration."""
-    events = EventAccumulator(str(run))
-    events.Reload()
-    return events.Scalars("train/value_loss")[-1].value
+    return scalars(run, "train/value_loss")[-1]
 
 
 def row(folder: Path) -> str:

@@ -21,10 +21,9 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from compare_runs import mean_and_spread
-from study import ROOT, Run, train
+from compare_runs import finish, mean_and_spread, save
+from study import ROOT, Run, folder_name, scalars, train
 from study_algorithms import callbacks
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -85,16 +84,13 @@ def settings(arm: str, iterations: int) -> list[str]:
 
 
 def run_folder(folder: Path, arm: str, seed: int) -> Path:
-    name = arm.lower().replace(", ", "_").replace(" ", "_").replace("-", "_")
-    return folder / name / f"seed_{seed}"
+    return folder / folder_name(arm) / f"seed_{seed}"
 
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
     """Tokens that had been sampled for learning at each evaluation, and its success."""
     evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
-    events = EventAccumulator(str(run))
-    events.Reload()
-    sampled = [scalar.value for scalar in events.Scalars("rollout/sampled_tokens")]
+    sampled = scalars(run, "rollout/sampled_tokens")
     totals = [0.0, *accumulate(sampled)]
     # the rounds of a critic warm-up share one batch, so that they sample once
     shared = int(evaluations[-1]["iteration"]) - len(sampled)
@@ -148,11 +144,8 @@ def main() -> None:
         grid = np.linspace(0, min(tokens[-1] for tokens, _ in runs), 50)
         means = np.mean([np.interp(grid, *one) for one in runs], axis=0)
         axes.plot(grid, means, color=f"C{number}", linewidth=2.2, label=arm)
-    axes.set(xlabel="sampled tokens", ylabel="held-out success (T = 0.5)", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
-    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.figure, dpi=130)
+    finish(axes, "lower right", xlabel="sampled tokens", ylabel="held-out success (T = 0.5)")
+    save(figure, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,11 @@ import matplotlib
 import torch
 import yaml
 from benchmark_long_episode import play_long
-from compare_runs import draw, load, mean_and_spread
+from compare_runs import draw, finish, load, mean_and_spread, save
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.ticker import MaxNLocator
-from study import ROOT, Run, train
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from study import ROOT, Run, scalars, train
 
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.contexts import Window
@@ -148,9 +146,7 @@ def settings(window: int, warm: bool, iterations: int, environments: int) -> lis
 
 def value_losses(run: Path, iterations: int) -> tuple[float, float]:
     """Value loss of the first iteration in which the actor learned, and of the last."""
-    events = EventAccumulator(str(run))
-    events.Reload()
-    losses = [event.value for event in events.Scalars("train/value_loss")]
+    losses = scalars(run, "train/value_loss")
     return losses[max(len(losses) - iterations, 0)], losses[-1]
 
 
@@ -182,13 +178,9 @@ def draw_curves(folder: Path, arms: Sequence[tuple[int, bool]], figure_path: Pat
         runs = load(str(run_folder(folder, window, warm, 0).with_name("seed_*")))
         draw(axes[int(warm)], f"window {window}", runs, f"C{WINDOWS.index(window)}")
     for side, title in zip(axes, ("without critic warm-up", "with critic warm-up"), strict=True):
-        side.set(title=title, xlabel="iteration", ylim=(0, 1))
-        side.xaxis.set_major_locator(MaxNLocator(integer=True))
-        side.grid(alpha=0.3)
-        side.legend(fontsize=8)
+        finish(side, title=title)
     axes[0].set_ylabel("held-out success (T = 0.5)")
-    figure_path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(figure_path, dpi=130)
+    save(figure, figure_path)
 
 
 def main() -> None:

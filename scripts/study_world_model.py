@@ -18,14 +18,12 @@ from itertools import product
 from pathlib import Path
 
 import matplotlib
-from compare_runs import load, mean_and_spread
+from compare_runs import finish, load, mean_and_spread, save
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-from study import ROOT, Run, train
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from study import ROOT, Run, scalars, train
 
 CONFIG = "configs/sokoban_world_model.yaml"
 ARMS = {"without": (0.0, 0.0), "with": (0.4, 0.15)}
@@ -77,9 +75,7 @@ def collected(arm: str, name: str) -> list[list[float]]:
     """Return, for each run, the logged values of a rollout metric."""
     curves = []
     for folder in sorted((ROOT / "runs/world_model" / arm).glob("seed_*")):
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-        events.Reload()
-        curves.append([event.value for event in events.Scalars(f"rollout/{name}")])
+        curves.append(scalars(folder, f"rollout/{name}"))
     return curves
 
 
@@ -114,12 +110,8 @@ def main() -> None:
     for axes, (name, title) in zip(all_axes, SHOWN.items(), strict=True):
         for number, arm in enumerate(ARMS):
             draw(axes, arm, collected(arm, name), f"C{number}")
-        axes.set(title=title, xlabel="iteration", ylabel="share, in training (T = 1)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.figure, dpi=130)
+        finish(axes, title=title, ylabel="share, in training (T = 1)", ylim=None)
+    save(figure, arguments.figure)
 
 
 if __name__ == "__main__":
