@@ -15,7 +15,7 @@ import glob
 import json
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 
@@ -67,7 +67,11 @@ def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
     axes.plot(shared, means, color=color, linewidth=2.2, label=f"{label} ({seeds})")
 
 
-def finish(axes: Axes, legend: str = "best", **settings: Any) -> None:
+def finish(
+    axes: Axes,
+    legend: Literal["best", "lower right", "upper left"] = "best",
+    **settings: Any,
+) -> None:
     """Add whole iterations, a grid and a legend, and whatever the axes are set to."""
     axes.set(**{"xlabel": "iteration", "ylim": (0, 1), **settings})
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -62,7 +62,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         if module.code_for_node(node) == text[start:end]:
             source = text[:start] + module.code_for_node(changed) + text[end:]
         else:  # several lines, which are indented by what is around them
-            source = module.deep_replace(node, changed).code
+            source = cst.ensure_type(module.deep_replace(node, changed), cst.Module).code
         if source != text and source not in found and _compiles(source):
             found[source] = _describe(file, text, source)
     return sorted(found.values(), key=lambda mutant: mutant.line)
