@@ -54,11 +54,11 @@ def row(label: str, runs: list[dict]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def draw(axes: Axes, label: str, runs: list[dict], color: str) -> None:
+def draw(
+    axes: Axes, label: str, runs: list[dict], color: str, metric: str = "val/success_rate"
+) -> None:
     """Draw each run as a thin line and their mean as a thick one."""
-    curves = [
-        {int(e["iteration"]): e["val/success_rate"] for e in run["evaluations"]} for run in runs
-    ]
+    curves = [{int(e["iteration"]): e[metric] for e in run["evaluations"]} for run in runs]
     for curve in curves:
         axes.plot(list(curve), list(curve.values()), color=color, alpha=0.3, linewidth=1)
     shared = sorted(set.intersection(*(set(curve) for curve in curves)))

@@ -10,8 +10,9 @@ earlier goes on with the task of another seed, so that every episode has 400 tur
 The second trains a recipe as Verlog does: with turns as samples, the same number of turns of every
 environment in a batch, dual-discount GAE, and KL in the reward; with three seeds for each window,
 with and without critic warm-up, into `runs/windows/`. Finished runs are not repeated. It prints a
-Markdown table (held-out success, mean and standard deviation over seeds; turns of an episode; value
-loss of the first and of the last iteration in which the actor learns) and draws learning curves.
+Markdown table and draws learning curves. The table has a held-out metric (`--metric`, success if
+not given; mean and standard deviation over seeds), the turns of a held-out episode before and after
+training, and the value loss of the first and of the last iteration in which the actor learns.
 Each run uses one thread. Other arguments go to every run, such as
 `--model.policy=runs/models/babyai_text`.
 """
@@ -150,12 +151,12 @@ def value_losses(run: Path, iterations: int) -> tuple[float, float]:
     return losses[max(len(losses) - iterations, 0)], losses[-1]
 
 
-def row(folder: Path, window: int, warm: bool, iterations: int) -> str:
+def row(folder: Path, window: int, warm: bool, iterations: int, metric: str) -> str:
     """One line of the table."""
     pattern = run_folder(folder, window, warm, 0).with_name("seed_*")
     runs = load(str(pattern))
-    curves = [[each["val/success_rate"] for each in run["evaluations"]] for run in runs]
-    ends = [run["evaluations"][-1] for run in runs]
+    curves = [[each[metric] for each in run["evaluations"]] for run in runs]
+    turns = [[run["evaluations"][end]["val/turns"] for run in runs] for end in (0, -1)]
     paths = sorted(pattern.parent.glob("seed_*/summary.json"))
     losses = [value_losses(path.parent, iterations) for path in paths]
     cells = [
@@ -165,21 +166,23 @@ def row(folder: Path, window: int, warm: bool, iterations: int) -> str:
         mean_and_spread([curve[len(curve) // 2] for curve in curves]),
         mean_and_spread([curve[-1] for curve in curves]),
         ", ".join(f"{curve[-1]:.3f}" for curve in curves),
-        f"{statistics.mean(end['val/turns'] for end in ends):.0f}",
+        " → ".join(f"{statistics.mean(at_end):.0f}" for at_end in turns),
         " → ".join(f"{statistics.mean(values):.3f}" for values in zip(*losses, strict=True)),
         f"{statistics.mean(run['seconds']['total'] for run in runs):.0f}",
     ]
     return "| " + " | ".join(cells) + " |"
 
 
-def draw_curves(folder: Path, arms: Sequence[tuple[int, bool]], figure_path: Path) -> None:
+def draw_curves(
+    folder: Path, arms: Sequence[tuple[int, bool]], metric: str, figure_path: Path
+) -> None:
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
     for window, warm in arms:
         runs = load(str(run_folder(folder, window, warm, 0).with_name("seed_*")))
-        draw(axes[int(warm)], f"window {window}", runs, f"C{WINDOWS.index(window)}")
+        draw(axes[int(warm)], f"window {window}", runs, f"C{WINDOWS.index(window)}", metric)
     for side, title in zip(axes, ("without critic warm-up", "with critic warm-up"), strict=True):
-        finish(side, title=title)
-    axes[0].set_ylabel("held-out success (T = 0.5)")
+        finish(side, title=title, ylim=(0, 1) if metric == "val/success_rate" else None)
+    axes[0].set_ylabel(f"{metric} (T = 0.5)")
     save(figure, figure_path)
 
 
@@ -197,6 +200,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=40, help="in which the actor learns")
     parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument("--metric", default="val/success_rate", help="what the table shows")
     parser.add_argument("--val_episodes", type=int, default=64)
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/windows")
     parser.add_argument("--figure", type=Path, default=None)
@@ -224,9 +228,9 @@ def main() -> None:
     print("| window | warm-up | before | half-way | after | each seed | turns | value loss | s |")
     print("|--:|---|---|---|---|---|--:|---|--:|")
     for window, warm in arms:
-        print(row(folder, window, warm, arguments.iterations))
+        print(row(folder, window, warm, arguments.iterations, arguments.metric))
     if arguments.figure is not None:
-        draw_curves(folder, arms, arguments.figure)
+        draw_curves(folder, arms, arguments.metric, arguments.figure)
 
 
 if __name__ == "__main__":
