@@ -61,6 +61,10 @@ class EnvError(RolloutError):
     """The environment raised an error, did not answer in time, or returned an invalid result."""
 
 
+class RowError(EnvError):
+    """A row of a data set cannot be used as a task."""
+
+
 class PromptTooLong(RolloutError):
     """An episode's first prompt leaves the model no room to reply."""
 
