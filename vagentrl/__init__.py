@@ -11,6 +11,7 @@ _HOMES = {
     "AgentModule": "vagentrl.modules.agent",
     "Engine": "vagentrl.engines.base",
     "Environment": "vagentrl.environment",
+    "Mixture": "vagentrl.mixture",
     "Observation": "vagentrl.types",
     "Policy": "vagentrl.policy",
     "Reply": "vagentrl.types",

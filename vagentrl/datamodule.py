@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,12 +17,14 @@ from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment, Split
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
+from vagentrl.mixture import mixture_of
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.checks import check_choice, check_kind
 from vagentrl.modules.data_checks import (
     check_collection,
     check_estimator,
+    check_names,
     check_policy_loss,
     check_ranks,
     check_replays,
@@ -31,6 +33,7 @@ from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.modules.trainer_checks import check_trainer
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.held_out import held_out_seeds
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.rollout.policy_record import Part, PolicyRecord
@@ -38,7 +41,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
-from vagentrl.rollout.workers import WorkerPool, check_factory, make, traits
+from vagentrl.rollout.workers import Traits, WorkerPool, check_factory, make, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
@@ -48,7 +51,8 @@ class RolloutDataModule(Rollouts):
     """Plays episodes with the current policy and serves them as minibatches.
 
     Args:
-        env: Environment to train on, and to evaluate on with validation and test seeds.
+        env: Environment to train on, and to evaluate on with validation and test seeds. The groups
+            of a `vagentrl.Mixture` are divided among its environments.
         engine: Samples the replies.
         sampling: How replies are sampled in training.
         context: Which earlier turns the model sees when it replies.
@@ -111,12 +115,11 @@ class RolloutDataModule(Rollouts):
         seed: int = 1,
     ) -> None:
         super().__init__()
-        if TRAIN in (val_envs or {}):
-            raise ConfigError(
-                f"data.val_envs names an environment {TRAIN!r}, which is the name of data.env; "
-                "data.env is evaluated anyway: choose another name for another environment"
-            )
-        self.environments = {TRAIN: env, **(val_envs or {})}
+        self.mixture = mixture_of(env)
+        trained = {TRAIN: env} if self.mixture is None else self.mixture.worlds
+        check_names(trained, val_envs or {})
+        self.worlds = tuple(trained)
+        self.environments = {**trained, **(val_envs or {})}
         self.engine = engine if engine is not None else TransformersEngine()
         self.sampling = sampling
         self.context = context
@@ -178,10 +181,12 @@ class RolloutDataModule(Rollouts):
             )
             for name, factory in self.environments.items()
         }
+        starts: dict[str, int | None] = {}
         for name, pool in pools.items():
-            replays, waits_s = self._traits(name, pool)
-            check_replays(self, name, replays, agent.advantage)
-            pool.timeout_s += waits_s
+            found = self._traits(name, pool)
+            check_replays(self, name, found.replays, agent.advantage)
+            pool.timeout_s += found.waits_s
+            starts[name] = found.starts
         self.collector = Collector(
             self.engine, self.renderer, pools, context_room, self.context, self.lockstep
         )
@@ -195,7 +200,7 @@ class RolloutDataModule(Rollouts):
             seed=self.seed,
             continuations=agent.advantage.continuations,
         )
-        self.source = EpisodeSource(self.collector, plan)
+        self.source = EpisodeSource(self.collector, plan, self._draws(starts))
 
     def teardown(self, stage: str) -> None:
         self.source.close()
@@ -285,9 +290,8 @@ class RolloutDataModule(Rollouts):
     def state_dict(self) -> dict[str, Any]:
         # Within a warm-up nothing is saved: a resumed run collects the same batch again, with the
         # same actor and from the first episode.
-        if self.turns is None or not agent_of(attached(self).lightning_module).current.actor_learns:
-            return {}
-        return self.source.state_dict()
+        current = agent_of(attached(self).lightning_module).current
+        return self.source.state_dict(current.batch) if current.actor_learns else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.source.load_state_dict(state_dict)
@@ -318,7 +322,8 @@ class RolloutDataModule(Rollouts):
 
         Returns:
             The metrics to log: under ``val/`` (or another prefix) for the training environment,
-            under ``val/NAME/`` for others.
+            under ``val/NAME/`` for others and for each of several. The last of several training
+            environments also adds those of all together.
         """
         trajectories, report = self.source.evaluate(
             environment,
@@ -330,14 +335,20 @@ class RolloutDataModule(Rollouts):
         )
         self.evaluated[environment] = trajectories
         report["distinct_states"] = float(len({t.seed for t in trajectories if t.error is None}))
-        prefix = f"{prefix}/" if environment == TRAIN else f"{prefix}/{environment}/"
-        own = {prefix + name: value for name, value in report.items()}
-        return episode_report(trajectories, prefix) | own
+        where = f"{prefix}/" if environment == TRAIN else f"{prefix}/{environment}/"
+        metrics = episode_report(trajectories, where)
+        metrics |= {where + name: value for name, value in report.items()}
+        if environment == self.worlds[-1] != TRAIN:
+            together = [t for world in self.worlds for t in self.evaluated[world]]
+            metrics |= episode_report(together, f"{prefix}/")
+        return metrics
 
     def policy_record(self) -> PolicyRecord:
         """The policy's description for a checkpoint; `vagentrl.load_policy` reads it."""
         agent, collector = agent_of(attached(self).lightning_module), self.collector
-        system_prompt, reply_format = collector.instructions.get(TRAIN, (None, None))
+        instructions = {collector.instructions.get(world, (None, None)) for world in self.worlds}
+        # Several worlds need not have the same prompt, and a record has room for one.
+        system_prompt, reply_format = instructions.pop() if len(instructions) == 1 else (None, None)
         return PolicyRecord(
             policy=agent.policy_name,
             dtype=agent.dtype_name,
@@ -355,7 +366,8 @@ class RolloutDataModule(Rollouts):
     def _check_settings(self) -> None:
         """Raise on settings that cannot work, alone or together."""
         for name, factory in self.environments.items():
-            key = "data.env" if name == TRAIN else f"data.val_envs[{name!r}]"
+            held = "data.env.worlds" if name in self.worlds else "data.val_envs"
+            key = "data.env" if name == TRAIN else f"{held}[{name!r}]"
             check_factory(factory, key)
         for name, part, kind in (
             ("engine", self.engine, Engine),
@@ -397,7 +409,14 @@ class RolloutDataModule(Rollouts):
             )
         self._policy = policy
 
-    def _traits(self, name: str, pool: WorkerPool) -> tuple[bool, float]:
+    def _draws(self, starts: Mapping[str, int | None]) -> Draws:
+        mixture = self.mixture
+        if mixture is None:
+            return Draws([World(TRAIN, starts=starts[TRAIN])], seed=self.seed)
+        worlds = [World(name, mixture.weights[name], starts[name]) for name in mixture.worlds]
+        return Draws(worlds, mixture.curriculum, self.seed)
+
+    def _traits(self, name: str, pool: WorkerPool) -> Traits:
         if self.worker_kind == "process":
             return pool.ask(traits)
         # Made in this thread, so that wrong settings raise here and not in every worker.

@@ -95,6 +95,15 @@ class Environment(ABC):
         for a hint model."""
         return 0.0
 
+    def starts(self, split: Split) -> int | None:
+        """Number of different initial states of a split, such as the rows of a data set; None if
+        there are too many to number.
+
+        Where it is a number n, training goes through the seeds ``seed_of("train", i)`` with i < n
+        in epochs, each in another order. Otherwise it draws seeds at random.
+        """
+        return None
+
     def at_iteration(self, iteration: int) -> None:  # noqa: B027 (most environments do not change)
         """Called before each `reset` with the training iteration that the episode is for."""
 

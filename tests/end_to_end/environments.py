@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 from tests.toy import Countdown
+from vagentrl.environment import Split
 from vagentrl.types import Observation, Reply, StepResult
 
 
@@ -55,3 +56,10 @@ class Unrepeatable(Countdown):
     @property
     def replays(self) -> bool:
         return False
+
+
+class Numbered(Lucky):
+    """Has five initial states to train on, with numbers from 0."""
+
+    def starts(self, split: Split) -> int | None:
+        return 5 if split == "train" else None

@@ -11,8 +11,9 @@ from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.environment import split_of
 from vagentrl.errors import ChatError, ConfigError
-from vagentrl.hints import Hint, HintedEnvironment, HintModel, Schedule, Situation
+from vagentrl.hints import Hint, HintedEnvironment, HintModel, Situation
 from vagentrl.rollout.collate import collate
+from vagentrl.schedules import Schedule
 from vagentrl.types import Trajectory
 
 HINTS = Path(__file__).parents[1] / "data" / "toy_hints.yaml"

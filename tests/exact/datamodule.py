@@ -15,7 +15,8 @@ from vagentrl.datamodule import RolloutDataModule
 from vagentrl.engines import ScriptedEngine
 from vagentrl.engines.base import Sampling
 from vagentrl.rollout.collector import Episode
-from vagentrl.rollout.source import CollectionPlan, EpisodeSource
+from vagentrl.rollout.draws import Draws, World
+from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
 from vagentrl.types import Trajectory
 
 
@@ -77,7 +78,7 @@ class EnumeratedData(RolloutDataModule):
             staleness=0,
             seed=self.seed,
         )
-        self.source = EpisodeSource(collector, plan)
+        self.source = EpisodeSource(collector, plan, Draws([World(TRAIN)], seed=self.seed))
 
     def setup(self, stage: str) -> None:
         """Load no tokenizer and start no environment."""

@@ -12,10 +12,10 @@ from vagentrl.hints import (
     Hint,
     HintedEnvironment,
     HintModel,
-    Schedule,
     ScriptedHintModel,
     Situation,
 )
+from vagentrl.schedules import Schedule
 from vagentrl.types import Observation, Reply
 from vagentrl_envs.frozen_lake import FrozenLake
 

@@ -22,7 +22,6 @@ from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
 from vagentrl.rollout.collector import Collector
-from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import opening
 from vagentrl.signatures import check_signatures
 from vagentrl.types import Claim, Trajectory, Turn
@@ -161,7 +160,8 @@ class WorldModelReward(AgentCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if trainer.state.fn is None:  # a dry run plays no episodes
             return
-        self._system_prompt = _check_environment(rollouts_of(trainer).collector)
+        rollouts = rollouts_of(trainer)
+        self._system_prompt = _check_worlds(rollouts.collector, rollouts.worlds)
         self._loop = BackgroundLoop()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -360,22 +360,25 @@ def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _check_environment(collector: Collector) -> str:
-    """The training environment's system prompt.
+def _check_worlds(collector: Collector, worlds: Sequence[str]) -> str:
+    """The system prompts of the environments to train on in which claims are made.
 
     Raises:
-        ConfigError: When its replies make no claims, or it reports no state to judge them against.
+        ConfigError: When no replies make claims, or there is no state to judge them against.
     """
-    system_prompt, format, state = collector.pools[TRAIN].ask(opening)
-    if not format.claims:
+    opened = {world: collector.pools[world].ask(opening) for world in worlds}
+    claiming = {world: each for world, each in opened.items() if each[1].claims}
+    if not claiming:
+        formats = ", ".join(type(format).__name__ for _, format, _ in opened.values())
         raise ConfigError(
-            f"WorldModelReward is set, but replies in {type(format).__name__} make no claims about "
-            "the state; set data.env's format to Grounding, TransitionModeling or WorldModeling, "
-            "or leave the callback out"
+            f"WorldModelReward is set, but replies in {formats} make no claims about the state; "
+            "set data.env's format to Grounding, TransitionModeling or WorldModeling, or leave the "
+            "callback out"
         )
-    if state is None:
-        raise ConfigError(
-            "WorldModelReward is set, but the environment's state() is None, so there is no truth "
-            "to judge claims against; implement it, or leave the callback out"
-        )
-    return system_prompt
+    for world, (_, _, state) in claiming.items():
+        if state is None:
+            raise ConfigError(
+                f"WorldModelReward is set, but the state() of environment {world!r} is None, so "
+                "there is no truth to judge claims against; implement it, or leave the callback out"
+            )
+    return "\n".join(prompt for prompt, _, _ in claiming.values())

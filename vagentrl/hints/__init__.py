@@ -3,7 +3,6 @@
 from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
 from vagentrl.hints.chat_hints import ChatHintModel
 from vagentrl.hints.hinted_environment import HintedEnvironment
-from vagentrl.hints.schedule import Schedule
 from vagentrl.hints.scripted import ScriptedHintModel
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "HintKind",
     "HintModel",
     "HintedEnvironment",
-    "Schedule",
     "ScriptedHintModel",
     "Situation",
 ]

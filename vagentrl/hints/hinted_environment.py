@@ -13,7 +13,7 @@ import numpy as np
 from vagentrl.environment import Environment, split_of
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
-from vagentrl.hints.schedule import Schedule, check_share, share_at
+from vagentrl.schedules import Schedule, check_share, share_at
 from vagentrl.types import Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:

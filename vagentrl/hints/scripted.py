@@ -10,7 +10,7 @@ import numpy as np
 from vagentrl.environment import ActionEnvironment, Environment
 from vagentrl.errors import ConfigError
 from vagentrl.hints.base import Hint, HintModel, Situation
-from vagentrl.hints.schedule import check_share
+from vagentrl.schedules import check_share
 
 _STREAM = 7
 """Makes the random stream of this module differ from others that use the episode's seeds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.strategies import DDPStrategy
@@ -20,12 +21,34 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def check_names(trained: Mapping[str, object], others: Mapping[str, object]) -> None:
+    """Refuse a name that is given to two environments.
+
+    Args:
+        trained: The environments to train on, by name.
+        others: Those that are only evaluated.
+    """
+    for name in trained:
+        if name in others:
+            raise ConfigError(
+                f"data.val_envs names an environment {name!r}, which is the name of "
+                f"{'data.env' if name == TRAIN else 'one in data.env'}; what is trained on is "
+                "evaluated anyway: choose another name for another environment"
+            )
+
+
 def check_collection(data: Rollouts) -> None:
     """Refuse settings of the rollout collection that conflict with each other."""
     if data.staleness:
         _check_staleness(data)
     if not isinstance(data.filter, KeepAll):
         _check_filter(data)
+    if data.turns is not None and data.mixture is not None and data.mixture.curriculum is not None:
+        raise ConfigError(
+            f"data.turns is {data.turns} and the mixture's curriculum "
+            f"{type(data.mixture.curriculum).__name__}, which cannot change what persistent "
+            "environments play; leave out one of the two"
+        )
 
 
 def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
@@ -135,7 +158,7 @@ def _check_bootstrap(estimator: AdvantageEstimator) -> None:
 
 def check_replays(data: Rollouts, name: str, replays: bool, estimator: AdvantageEstimator) -> None:
     """Refuse an environment that cannot replay its episodes where a run needs that."""
-    if name != TRAIN or replays:
+    if name not in data.worlds or replays:
         return
     if estimator.continuations is not None:
         raise ConfigError(

@@ -14,6 +14,7 @@ from vagentrl.errors import ConfigError
 if TYPE_CHECKING:
     from vagentrl.engines.base import Engine
     from vagentrl.filters import GroupFilter
+    from vagentrl.mixture import Mixture
     from vagentrl.modules.agent import AgentModule
     from vagentrl.rollout.collector import Collector
     from vagentrl.rollout.renderer import Renderer
@@ -24,7 +25,9 @@ class Rollouts(LightningDataModule):
     """A datamodule whose batches are episodes of the policy in training.
 
     Attributes:
-        environments: Factory of each environment, by name; ``train`` is the one to learn on.
+        environments: Factory of each environment, by name.
+        worlds: Names of the environments to learn on; ``train`` if there is only one.
+        mixture: What `data.env` makes if that is several environments; None for a single one.
         engine: Samples the replies.
         groups: Initial states in an iteration, over all ranks.
         group_size: Episodes from each initial state.
@@ -45,6 +48,8 @@ class Rollouts(LightningDataModule):
     """
 
     environments: dict[str, Callable[[], Environment]]
+    worlds: tuple[str, ...]
+    mixture: Mixture | None
     engine: Engine
     groups: int
     group_size: int

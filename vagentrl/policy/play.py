@@ -123,7 +123,7 @@ class Policy:
         pool = _pool(environment, workers, max_workers, timeout_s)
         try:
             name = pool.name = pool.ask(class_name)
-            pool.timeout_s += pool.ask(traits)[1]
+            pool.timeout_s += pool.ask(traits).waits_s
             episodes = [
                 Episode(name, seed, number, mix(seed, 4), self.iteration)
                 for number, seed in enumerate(seeds)

@@ -411,8 +411,7 @@ class RunningEpisode:
         """Step the environment with the replies of an earlier episode, to restore its state."""
         if not replies:
             return
-        replays, _ = await self._pool.run(self._worker, traits)
-        if not replays:
+        if not (await self._pool.run(self._worker, traits)).replays:
             raise EnvError(
                 f"environment {self.episode.environment!r} cannot replay an episode, so this one "
                 "cannot continue where it was left; everything it shows must follow from its seeds"

@@ -80,9 +80,9 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
     }
     if ended := [t for t in played if t.stop != "cut"]:
         rate = sum(t.success for t in ended) / len(ended)
-        outcomes: defaultdict[int, list[bool]] = defaultdict(list)
+        outcomes: defaultdict[tuple[str, int], list[bool]] = defaultdict(list)
         for trajectory in ended:
-            outcomes[trajectory.seed].append(trajectory.success)
+            outcomes[trajectory.environment, trajectory.seed].append(trajectory.success)
         count = effective_episodes(list(outcomes.values()))
         low, high = success_interval(rate * count, count)
         report |= {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
 from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
 from vagentrl.rollout.continuations import continue_episodes
+from vagentrl.rollout.draws import Draws
 from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.types import Trajectory, Turn
@@ -102,16 +103,23 @@ class EpisodeSource:
     Args:
         collector: Plays episodes.
         plan: Which episodes are played for each iteration.
+        draws: Draws the world and the initial state of each group.
     """
 
-    def __init__(self, collector: Collector, plan: CollectionPlan) -> None:
+    def __init__(self, collector: Collector, plan: CollectionPlan, draws: Draws) -> None:
         self.collector = collector
         self.plan = plan
+        self.draws = draws
+        self._draws_before: dict[int, dict[str, Any]] = {}  # by the batch they were made for
         self._engine = collector.engine
         self._ahead: Future[Collection] | None = None
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
-        self.slots = [EnvironmentSlot(partial(self._slot_episode, slot)) for slot in range(slots)]
+        worlds = draws.assign(slots, mix(plan.seed, 11))
+        self.slots = [
+            EnvironmentSlot(partial(self._slot_episode, slot, world))
+            for slot, world in enumerate(worlds)
+        ]
 
     def next(
         self,
@@ -151,6 +159,9 @@ class EpisodeSource:
         plan, engine = self.plan, self._engine
         tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
         wanted = iteration.batches * plan.groups
+        latest = list(self._draws_before.items())[-1:]
+        self._draws_before = dict(latest) | {iteration.batch: self.draws.state_dict()}
+        weights = self.draws.weights(iteration.batch)
         everything: list[Trajectory] = []
         kept: list[list[Trajectory]] = []
         spreads: list[float] = []
@@ -168,6 +179,7 @@ class EpisodeSource:
         learned, continued = [member for group in kept for member in group], {}
         if plan.continuations is not None:
             learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
+        self.draws.observe(everything)
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
         sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
         report = episode_report(everything, "rollout/") | {
@@ -178,6 +190,7 @@ class EpisodeSource:
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
             **continued,
+            **self._report_of_worlds(everything, weights),
         }
         hooks.on_report(report)
         return Collection(everything, learned, report)
@@ -269,6 +282,8 @@ class EpisodeSource:
     def forget(self) -> None:
         """Drop episodes that were played ahead for an earlier run."""
         self.wait()
+        if self._ahead is not None:  # its batch will be drawn again
+            self.draws.load_state_dict(list(self._draws_before.values())[-1])
         self._ahead = None
 
     def close(self) -> None:
@@ -277,31 +292,53 @@ class EpisodeSource:
         for slot in self.slots:
             slot.close(self.collector)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"slots": ranks.gather([slot.state_dict() for slot in ranks.shard(self.slots)])}
+    def state_dict(self, batch: int) -> dict[str, Any]:
+        """What a resumed run needs that plays this batch of episodes next."""
+        return {
+            "slots": ranks.gather([slot.state_dict() for slot in ranks.shard(self.slots)]),
+            # The batch may have been drawn already, to be played ahead.
+            "draws": self._draws_before.get(batch, self.draws.state_dict()),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._draws_before = {}
+        if "draws" in state_dict:
+            self.draws.load_state_dict(state_dict["draws"])
         for slot, state in zip(self.slots, state_dict.get("slots", []), strict=False):
             slot.load_state_dict(state)
 
+    def _report_of_worlds(
+        self, trajectories: Sequence[Trajectory], weights: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Metrics of each world if there are several, and the epochs of those that have them."""
+        report: dict[str, float] = {}
+        for world, weight in weights.items():
+            prefix = f"rollout/{world}/" if len(weights) > 1 else "rollout/"
+            if len(weights) > 1:
+                own = [t for t in trajectories if t.environment == world]
+                report |= episode_report(own, prefix) | {f"{prefix}weight": weight}
+            if (epochs := self.draws.epochs(world)) is not None:
+                report[f"{prefix}epochs"] = epochs
+        return report
+
     def _training_episodes(self, batch: int, first: int, count: int) -> list[Episode]:
-        seed = self.plan.seed
+        drawn = enumerate(self.draws.draw(batch, first, count), first)
         return [
             Episode(
-                TRAIN,
-                seed=seed_of("train", mix(seed, batch, 2, group)),
+                world,
+                seed=seed,
                 group_id=group,
-                private_seed=mix(seed, batch, 3, group, member),
+                private_seed=mix(self.plan.seed, batch, 3, group, member),
                 iteration=batch,
             )
-            for group in ranks.shard(range(first, first + count))
+            for group, (world, seed) in ranks.shard(list(drawn))
             for member in range(self.plan.group_size)
         ]
 
-    def _slot_episode(self, slot: int, number: int) -> Episode:
+    def _slot_episode(self, slot: int, world: str, number: int) -> Episode:
         seed = self.plan.seed
         return Episode(
-            TRAIN,
+            world,
             seed=seed_of("train", mix(seed, 5, slot, number)),
             group_id=slot,
             private_seed=mix(seed, 6, slot, number),

@@ -12,7 +12,7 @@ import math
 import pickle
 from collections.abc import AsyncIterator, Callable, Hashable
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -52,15 +52,32 @@ def initial_state(environment: Environment, seed: int) -> Hashable | None:
     return environment.initial_state(seed)
 
 
-def traits(environment: Environment) -> tuple[bool, float]:
-    """Whether an episode can be played again, and the seconds that an answer may wait beyond."""
+class Traits(NamedTuple):
+    """What an environment says about itself.
+
+    Attributes:
+        replays: Whether an episode can be played again.
+        waits_s: Seconds that an answer may take beyond the time-out.
+        starts: Number of training's initial states; None if they are not numbered.
+    """
+
+    replays: bool
+    waits_s: float
+    starts: int | None
+
+
+def traits(environment: Environment) -> Traits:
+    """What an environment says about itself, after a check that it can be used."""
     check_signatures(environment)
     if not environment.initialised:
         raise ConfigError(
             f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
             "super().__init__(…), which takes the reply format"
         )
-    return environment.replays, environment.waits_s
+    starts = environment.starts("train")
+    if starts is not None and starts < 1:
+        raise EnvError.returned(environment, "starts", starts, "return 1 or more, or None")
+    return Traits(environment.replays, environment.waits_s, starts)
 
 
 def class_name(environment: Environment) -> str:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from vagentrl.errors import ConfigError
-from vagentrl.hints import Schedule
+from vagentrl.schedules import Schedule
 
 
 def test_linear_goes_in_equal_steps_and_then_stays():

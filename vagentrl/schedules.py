@@ -1,4 +1,4 @@
-"""Probabilities that change in the course of training."""
+"""Shares that change in the course of training."""
 
 from __future__ import annotations
 
@@ -52,7 +52,13 @@ def share_at(share: float | Schedule, iteration: int) -> float:
     return share.at(iteration) if isinstance(share, Schedule) else share
 
 
-def check_share(name: str, share: float) -> None:
-    """Raise ConfigError unless `share` is from 0 to 1."""
+def check_share(
+    name: str, share: float, *, above: float | None = None, below: float | None = None
+) -> None:
+    """Raise ConfigError unless `share` is from 0 to 1, and strictly within the bounds given."""
     if not 0 <= share <= 1:
         raise ConfigError(f"{name} is {share}; give a number from 0 to 1")
+    if above is not None and share <= above:
+        raise ConfigError(f"{name} is {share}; give a number above {above:g}")
+    if below is not None and share >= below:
+        raise ConfigError(f"{name} is {share}; give a number below {below:g}")
