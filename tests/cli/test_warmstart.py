@@ -144,7 +144,7 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
         seeds.append(batch.input_ids.sum(-1).tolist())
 
     monkeypatch.setattr(command, "clone", clone)
-    monkeypatch.setattr(command, "success_in_training", lambda env, folder: next(success))
+    monkeypatch.setattr(command, "success_in_training", lambda env, folder, context: next(success))
     make([Stage(0.1, steps=4), Stage(0.9, steps=4, until=0.4)])
     assert len(seeds) == 4  # the first stage once, the second until 0.3
     assert len(set(map(tuple, seeds))) == 4  # each time on other demonstrations

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tqdm import tqdm
 
 from vagentrl.cli.warmstart.demonstrator import Demonstrator, demonstrate, to_trajectory
+from vagentrl.contexts import Context
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.modules.actor import ActorModule
@@ -78,6 +79,7 @@ class Demonstrations(IterableDataset[RolloutBatch]):
         demonstrator: Demonstrator,
         renderer: Renderer,
         batch_size: int,
+        context: Context,
         context_length: int,
         seed: int,
         turns: int | None = None,
@@ -86,6 +88,7 @@ class Demonstrations(IterableDataset[RolloutBatch]):
         self.demonstrator = demonstrator
         self.renderer = renderer
         self.batch_size = batch_size
+        self.context = context
         self.context_length = context_length
         self.seeds = np.random.default_rng(seed)  # a repeated stage draws new ones
         self.turns = turns
@@ -99,6 +102,7 @@ class Demonstrations(IterableDataset[RolloutBatch]):
                         environment, self.demonstrator, seed_of("train", int(seed)), self.turns
                     ),
                     self.renderer,
+                    self.context,
                     self.context_length,
                 )
                 for seed in self.seeds.integers(2**60, size=self.batch_size)

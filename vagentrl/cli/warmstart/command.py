@@ -15,10 +15,12 @@ from vagentrl.cli.warmstart.card import model_card
 from vagentrl.cli.warmstart.cloning import Demonstrations, Stage, clone
 from vagentrl.cli.warmstart.demonstrator import Demonstrator, demonstrated_texts
 from vagentrl.cli.warmstart.evaluation import evaluate, success_in_training
+from vagentrl.contexts import Context, FullHistory
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.noise import silence_noise
+from vagentrl.rollout.policy_record import Part
 from vagentrl.rollout.renderer import Renderer
 
 MOST_REPEATS = 10
@@ -31,6 +33,7 @@ def warmstart(
     stages: list[Stage],
     output: str,
     model: TinyModel = TinyModel(),  # noqa: B008 (frozen)
+    context: Context = FullHistory(),  # noqa: B008 (frozen)
     micro_batch_size: int = 4,
     tokenizer_episodes: int = 500,
     eval_episodes: int = 512,
@@ -47,6 +50,8 @@ def warmstart(
         output: Folder for the Hugging Face checkpoint and its model card. It appears when the
             model is complete.
         model: Shape of the model.
+        context: Which earlier turns the model sees. With few of them it learns sooner, if the
+            environment's observations say what there is to know.
         micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
         tokenizer_episodes: Demonstrations that the tokenizer is trained on.
         eval_episodes: Held-out episodes to score it on, for its card.
@@ -70,6 +75,7 @@ def warmstart(
                 Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys),
                 renderer,
                 micro_batch_size,
+                context,
                 model.context_length,
                 seed + number,
                 stage.turns,
@@ -77,13 +83,13 @@ def warmstart(
             for _ in range(MOST_REPEATS):
                 clone(policy, demonstrations, stage, f"stage {number + 1}/{len(stages)}")
                 policy.save_pretrained(folder)
-                if stage.until is None or success_in_training(env, folder) <= stage.until:
+                if stage.until is None or success_in_training(env, folder, context) <= stage.until:
                     break
-        scores = evaluate(
-            env, folder, [seed_of("validation", index) for index in range(eval_episodes)]
-        )
+        seeds = [seed_of("validation", index) for index in range(eval_episodes)]
+        scores = evaluate(env, folder, seeds, context)
         parameters = sum(parameter.numel() for parameter in policy.parameters())
         settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
+        settings["context"] = Part.of(context)
         settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
         card = model_card(Path(output).name, parameters, settings, scores)
         (folder / "README.md").write_text(card)

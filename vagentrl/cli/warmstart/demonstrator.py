@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from vagentrl.contexts import FullHistory
+from vagentrl.contexts import Context
 from vagentrl.environment import ActionEnvironment, Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.hints import HintedEnvironment
@@ -114,11 +114,11 @@ def demonstrate(
 
 
 def to_trajectory(
-    demonstration: Demonstration, renderer: Renderer, context_length: int
+    demonstration: Demonstration, renderer: Renderer, context: Context, context_length: int
 ) -> Trajectory:
     """Demonstration as a trajectory, cut where the context is full."""
     turns: list[Turn] = []
-    conversation = Conversation(renderer, FullHistory(), demonstration.system_prompt)
+    conversation = Conversation(renderer, context, demonstration.system_prompt)
     for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
         prompt = conversation.ask(observation)
         reply_ids = (*renderer.encode_text(text), renderer.end_of_turn)

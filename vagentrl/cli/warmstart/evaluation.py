@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from vagentrl.advantages import GroupRelative
 from vagentrl.callbacks import IterationProgress
 from vagentrl.cli.warmstart.cloning import QUIET
+from vagentrl.contexts import Context, FullHistory
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.environment import Environment, seed_of
 from vagentrl.modules.agent import AgentModule
@@ -21,8 +22,10 @@ from vagentrl.types import Trajectory
 class _OnSeeds(RolloutDataModule):
     """Evaluates on the seeds that it is given."""
 
-    def __init__(self, env: Callable[[], Environment], seeds: Sequence[int]) -> None:
-        super().__init__(env)
+    def __init__(
+        self, env: Callable[[], Environment], seeds: Sequence[int], context: Context
+    ) -> None:
+        super().__init__(env, context=context)
         self.seeds = tuple(seeds)
 
     def val_dataloader(self) -> DataLoader:
@@ -30,7 +33,10 @@ class _OnSeeds(RolloutDataModule):
 
 
 def evaluate(
-    env: Callable[[], Environment], folder: Path, seeds: Sequence[int]
+    env: Callable[[], Environment],
+    folder: Path,
+    seeds: Sequence[int],
+    context: Context = FullHistory(),  # noqa: B008 (frozen)
 ) -> dict[str, float]:
     """Score a checkpoint on one episode per seed.
 
@@ -39,7 +45,7 @@ def evaluate(
         ``perception``: the share of turns in which the whole state was described truly.
     """
     agent = AgentModule(policy=str(folder), advantage=GroupRelative())
-    data = _OnSeeds(env, seeds)
+    data = _OnSeeds(env, seeds, context)
     trainer = Trainer(accelerator="cpu", callbacks=[IterationProgress()], **QUIET)
     trainer.validate(agent, data, verbose=False)
     metrics = {k.removeprefix("val/"): float(v) for k, v in trainer.callback_metrics.items()}
@@ -50,10 +56,10 @@ def evaluate(
     return {name: metrics[name] for name in wanted} | ({} if seen is None else {"perception": seen})
 
 
-def success_in_training(env: Callable[[], Environment], folder: Path) -> float:
+def success_in_training(env: Callable[[], Environment], folder: Path, context: Context) -> float:
     """Success rate on seeds that training may draw: held-out ones are kept for the score."""
     seeds = [seed_of("train", index) for index in range(256)]
-    return evaluate(env, folder, seeds)["success_rate"]
+    return evaluate(env, folder, seeds, context)["success_rate"]
 
 
 def perception(environment: Environment, trajectories: Sequence[Trajectory]) -> float | None:
