@@ -11,12 +11,15 @@ import pytest
 
 from vagentrl.cli.main import main
 from vagentrl.cli.warmstart import Demonstrator, Stage, command, demonstrate, perception
+from vagentrl.cli.warmstart.demonstrator import to_trajectory
+from vagentrl.contexts import Context, FullHistory, Window
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.hints import HintedEnvironment, ScriptedHintModel
 from vagentrl.models.load import checkpoint_path
 from vagentrl.models.tiny import TinyModel
+from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import (
     Observation,
     Prompt,
@@ -114,6 +117,35 @@ def test_perception_is_judged_on_the_episode_that_was_played_where_moves_slip():
     assert slipped_otherwise is not None and slipped_otherwise < 5 / 6
 
 
+def test_a_context_decides_what_the_cloned_model_sees():
+    demonstration = demonstrate(LAKE(), Demonstrator(0.0, ()), seed=0)
+    renderer = Renderer.from_pretrained(checkpoint_path("tiny-frozen-lake-text"))
+    turns = to_trajectory(demonstration, renderer, Window(0), 512).turns
+    assert len(turns) == len(demonstration.replies) > 2
+    for turn, observation in zip(turns, demonstration.observations, strict=True):
+        expected = renderer.first(demonstration.system_prompt, observation)
+        assert turn.prompt.whole and turn.prompt.ids == expected
+    whole, *later = to_trajectory(demonstration, renderer, FullHistory(), 512).turns
+    assert whole.prompt.whole and not any(turn.prompt.whole for turn in later)
+
+
+def test_the_context_is_part_of_the_score_and_of_the_card(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[Context] = []
+
+    def evaluate(env: object, folder: Path, seeds: object, context: Context) -> dict[str, float]:
+        seen.append(context)
+        return {"success_rate": 0.3}
+
+    monkeypatch.setattr(command, "evaluate", evaluate)
+    command.warmstart(
+        LAKE, (), [Stage(0.1, steps=4)], "model", SMALL, Window(1), tokenizer_episodes=5
+    )
+    assert [context.memory for context in seen] == [1]
+    assert "vagentrl.contexts.Window" in Path("model/README.md").read_text()
+
+
 LAKE = partial(FrozenLake, map="4x4", observation="text", turn_limit=8, format=NoThink())
 SMALL = TinyModel(images=False, vocabulary=300, layers=1)
 
@@ -127,7 +159,9 @@ def make(stages: list[Stage], output: str = "model", overwrite: bool = False) ->
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is played for the score."""
-    monkeypatch.setattr(command, "evaluate", lambda env, folder, seeds: {"success_rate": 0.3})
+    monkeypatch.setattr(
+        command, "evaluate", lambda env, folder, seeds, context: {"success_rate": 0.3}
+    )
 
 
 @pytest.mark.usefixtures("scored")
