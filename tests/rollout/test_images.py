@@ -19,7 +19,8 @@ from transformers.utils.import_utils import is_torchvision_available
 
 from tests.rollout.chat_fixtures import image_encoder
 from vagentrl.errors import ConfigError, ShapeError
-from vagentrl.rollout.images import ImageEncoder, _qwen_vl_utils, fetch_image
+from vagentrl.image_files import _qwen_vl_utils, fetch_image
+from vagentrl.rollout.images import ImageEncoder
 
 
 def gradient(width: int, height: int, mode: str = "RGB") -> Image.Image:
