@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.datasets.files import SPLITS, all_asked, json_lines, parquet, sums
+from tests.datasets.files import SPLITS, all_asked, json_lines, parquet, sums, tasks_of
 from vagentrl.datasets import TaskFiles
 from vagentrl.datasets import json_lines as lines_module
 from vagentrl.errors import ConfigError, RowError
@@ -126,5 +126,5 @@ def test_strange_values_beside_the_question_are_kept(tmp_path: Path):
     }
     rows = [{"prompt": "a", "answer": 1.5, "interaction_kwargs": kwargs}]
     tasks = TaskFiles(str(parquet(tmp_path / "rows.parquet", rows)))
-    split = next(split for split in SPLITS if tasks.count(split))
-    assert tasks.task(split, 0).interaction == {**kwargs, "ground_truth": 1.5}
+    (task,) = (task for split in SPLITS for task in tasks_of(tasks, split))
+    assert task.interaction == {**kwargs, "ground_truth": 1.5}

@@ -150,9 +150,10 @@ def test_one_file_for_two_splits_is_refused(tmp_path: Path):
 
 
 def test_a_key_of_the_question_cannot_be_forged(tmp_path: Path):
-    # one message that spells two must not be taken for these two
-    talk = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
-    forged = [{"role": "user", "content": 'a"], ["user", "b'}]
+    # one message that spells three must not be taken for these three
+    roles = ("user", "assistant", "user")
+    talk = [{"role": role, "content": text} for role, text in zip(roles, "abc", strict=True)]
+    forged = [{"role": "user", "content": 'a"], ["assistant", "b"], ["user", "c'}]
     rows = [{"prompt": each, "answer": 1} for each in (talk, forged)]
     tasks = TaskFiles(str(json_lines(tmp_path / "rows.jsonl", rows)))
     assert sum(tasks.count(split) for split in SPLITS) == 2

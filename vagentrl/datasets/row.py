@@ -108,7 +108,10 @@ class Row:
 
 
 def read_row(
-    row: Mapping[str, Any], fields: Fields, form: Form = "auto", interaction: str | None = None
+    row: Mapping[str, Any],
+    fields: Fields = Fields(),
+    form: Form = "auto",
+    interaction: str | None = None,
 ) -> Row:
     """Read a row of verl's form or of the plain one.
 
@@ -131,8 +134,7 @@ def read_row(
     messages = _messages(prompt, form)
     read = tuple(_message(message, images) for message in messages)
     images.check_all_shown()
-    if read[-1]["role"] != "user":
-        raise RowError(f"the last message is the {read[-1]['role']}'s; it must be the user's")
+    _check_turns([message["role"] for message in read])
     return Row(
         read,
         tuple(images.shown),
@@ -181,6 +183,17 @@ def _message(message: Any, images: _Images) -> dict[str, str]:
     else:
         raise RowError(f"a message's content is {seen(content)}; give a text or a list of blocks")
     return {"role": role, "content": _clean(text)}
+
+
+def _check_turns(roles: list[str]) -> None:
+    """Check that user and assistant speak in turn, the user last."""
+    spoken = roles[1:] if roles[0] == "system" else roles
+    wanted = ["user" if number % 2 == 0 else "assistant" for number in range(len(spoken))]
+    if spoken != wanted or len(spoken) % 2 == 0:
+        raise RowError(
+            f"the messages are of {', '.join(roles)}; give a system message or none, then user and "
+            "assistant in turn, and the user's last"
+        )
 
 
 def _block(block: Any, images: _Images) -> str:

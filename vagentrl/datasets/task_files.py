@@ -140,7 +140,7 @@ class TaskFiles(Tasks):
         for split, paths in find_splits(self.paths).items():
             found = find_files(paths)
             files += found
-            splits += [split] * len(found)
+            splits.extend(split for _ in found)
         _check_distinct(files, splits)
         fingerprints = [file.fingerprint for file in files]
         if self._fingerprints not in (None, fingerprints):
