@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote
 
-import httpx
 import PIL.Image
 from PIL.Image import Image
 
@@ -114,6 +113,8 @@ class RowImages:
     def _downloaded(self, url: str) -> bytes:
         if not self.allow_urls:
             raise RowError("images.allow_urls is false, so nothing is downloaded")
+        import httpx  # takes long, and is seldom needed
+
         content = bytearray()
         with httpx.stream("GET", url, timeout=_TIMEOUT_S, follow_redirects=True) as response:
             response.raise_for_status()
