@@ -36,6 +36,14 @@ def test_a_broken_line_is_named_and_the_others_are_used(broken: bytes, tmp_path:
     assert f"{path}, line 10: " in tasks.index.problems[0]
 
 
+@pytest.mark.parametrize("depth", range(700, 1000, 20))
+def test_a_row_that_is_nested_deeply_does_no_harm(depth: int, tmp_path: Path):
+    nested = "[" * depth + "]" * depth
+    row = f'{{"prompt": "a", "answer": 1, "interaction_kwargs": {{"deep": {nested}}}}}'
+    tasks = TaskFiles(str(json_lines(tmp_path / "rows.jsonl", [*sums(3), row])))
+    assert set(all_asked(tasks)) - {"a"} == {"0 + 1?", "1 + 1?", "2 + 1?"}
+
+
 def test_a_lone_surrogate_outside_of_the_prompt_does_no_harm(tmp_path: Path):
     row = '{"prompt": "a", "answer": "\\ud800", "interaction_kwargs": {"name": "x"}}'
     tasks = TaskFiles(str(json_lines(tmp_path / "rows.jsonl", [row])))

@@ -43,6 +43,12 @@ def test_a_row_names_its_interaction_at_the_top_too():
     assert read.interaction == {"name": "mine", "ground_truth": "2"}
 
 
+def test_the_arguments_in_extra_info_count_before_those_at_the_top():
+    row = verl_row("1 + 1?", "2", name="inner")
+    row["interaction_kwargs"] = {"name": "outer", "level": 1}
+    assert read_row(row).interaction == {"name": "inner", "level": 1, "ground_truth": "2"}
+
+
 @pytest.mark.parametrize("name", [None, "absent"])
 def test_a_name_that_is_missing_is_left_out(name: str | None):
     row = verl_row("1 + 1?", "2") if name else verl_row("1 + 1?", "2", name=None)

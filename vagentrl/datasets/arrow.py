@@ -83,7 +83,7 @@ class ArrowFile(RowFile):
         try:
             yield from batch.to_pylist(maps_as_pydicts="lossy")
             return
-        except (ValueError, OverflowError, self._pyarrow.ArrowException) as error:
+        except (ValueError, TypeError, OverflowError, self._pyarrow.ArrowException) as error:
             problem = f"the row cannot be read: {error}"
         if batch.num_rows == 1:
             yield problem

@@ -20,6 +20,7 @@ _SPLITS: dict[str, Split] = {
     "val": "validation",
     "valid": "validation",
 }
+_CANONICAL = json.JSONEncoder(sort_keys=True, default=repr)
 _ROLES = ("system", "user", "assistant")
 
 
@@ -98,9 +99,16 @@ class Row:
         return json.dumps([asked, self._identities()])
 
     def content(self) -> bytes:
-        """A hash of all that the row says, of 8 bytes."""
+        """A hash of all that the row says, of 8 bytes.
+
+        Raises:
+            RowError: When the interaction's arguments are nested too deeply, or have strange keys.
+        """
         everything = [self.messages, self._identities(), self.interaction]
-        text = json.dumps(everything, sort_keys=True, default=repr)
+        try:
+            text = _CANONICAL.encode(everything)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RowError(f"the row cannot be written as JSON: {error}") from None
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
     def _identities(self) -> list[str]:
