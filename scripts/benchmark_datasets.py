@@ -31,7 +31,7 @@ SAMPLED_S = 0.01
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
-    """Rows like those of GSM8K, of about 600 bytes each."""
+    """Rows like those of GSM8K, of about 770 bytes each."""
     story = "Each of them sold some of the eggs at the market and kept the others. " * 3
     for number in range(count):
         question = f"{number} hens lay {number % 97} eggs each. {story}How many eggs are there?"
