@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonargparse import ArgumentParser
 
 from tests.datasets.files import all_asked, asked, json_lines, parquet, saved, sums, tasks_of
 from vagentrl.datasets import Fields, TaskFiles
 from vagentrl.errors import ConfigError
+from vagentrl.interactions import Tasks
 
 
 def write(kind: str, folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -109,6 +111,24 @@ def test_a_limit_keeps_the_first_rows_of_each_split(tmp_path: Path):
 def test_a_setting_that_cannot_work_is_refused_at_once(settings: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         TaskFiles(**{"path": "rows.jsonl", **settings})
+
+
+def test_settings_are_given_in_yaml(tmp_path: Path):
+    json_lines(tmp_path / "rows.jsonl", [{"question": "a", "solution": 1}])
+    given = f"""
+class_path: vagentrl.datasets.TaskFiles
+init_args:
+  path: [{tmp_path}/rows.jsonl]
+  validation_share: 0
+  test_share: 0
+  fields: {{prompt: question, answer: solution}}
+  images: {{class_path: vagentrl.datasets.RowImages, init_args: {{root: pictures}}}}
+"""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--tasks", type=Tasks)
+    tasks = parser.instantiate(parser.parse_args(["--tasks", given])).tasks
+    assert asked(tasks, "train") == ["a"]
+    assert tasks.images.root == "pictures"
 
 
 def test_fields_of_one_name_are_refused():
