@@ -1,6 +1,7 @@
 import base64
 import importlib.util
 import io
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -19,7 +20,8 @@ from transformers.utils.import_utils import is_torchvision_available
 
 from tests.rollout.chat_fixtures import image_encoder
 from vagentrl.errors import ConfigError, ShapeError
-from vagentrl.rollout.images import ImageEncoder, _qwen_vl_utils, fetch_image
+from vagentrl.image_files import _qwen_vl_utils, fetch_image
+from vagentrl.rollout.images import ImageEncoder
 
 
 def gradient(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -179,3 +181,27 @@ def test_without_qwen_vl_utils_the_error_says_what_to_install(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "qwen_vl_utils", None)
     with pytest.raises(ConfigError, match="pip install qwen-vl-utils"):
         fetch_image("picture.png")
+
+
+def test_threads_may_fetch_their_first_images_at_once():
+    # a fresh process, with a qwen_vl_utils that takes long to import and a torchvision that is none
+    program = """
+import sys, threading, time, types
+from concurrent.futures import ThreadPoolExecutor
+from PIL import Image
+import vagentrl.image_files as files
+
+def slow(name):
+    time.sleep(0.05)
+    assert name == "torchvision" or sys.modules["torchvision"].io
+    if name == "torchvision":
+        raise ImportError(name)
+    return types.SimpleNamespace(fetch_image=lambda image, **_: image["image"])
+
+files.importlib = types.SimpleNamespace(import_module=slow)
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(files.fetch_image, [Image.new("RGB", (28, 28))] * 8))
+assert "torchvision" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
