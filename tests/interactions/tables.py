@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
-from vagentrl.environment import seed_of
+from vagentrl.environment import Split, seed_of
 from vagentrl.interactions import InteractionEnvironment, ListTasks
 from vagentrl.types import Reply, StepResult
 
@@ -41,6 +41,11 @@ def calls(environment: InteractionEnvironment, method: str) -> list[tuple]:
     return [entry for entry in interaction(environment).log if entry[0] == method]
 
 
+def a_split(environment: InteractionEnvironment, *, empty: bool) -> Split:
+    """The first split that has no tasks, or that has some."""
+    return next(split for split in SPLITS if (environment.tasks.count(split) == 0) == empty)
+
+
 def truth(environment: InteractionEnvironment, seed: int) -> str:
     """The answer to a seed's question."""
     return environment._task(seed).interaction["ground_truth"]
@@ -54,4 +59,31 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 SEED = seed_of("train", 0)
+SPLITS: tuple[Split, ...] = get_args(Split)
 CUT_OFF = Reply("no end", problem="no end of turn within 3 tokens")
+
+
+class Sums(ListTasks):
+    """Rows in verl's form, with a system message and an example.
+
+    Args:
+        rows: How many.
+    """
+
+    def __init__(self, rows: int = 40) -> None:
+        super().__init__(
+            [
+                {
+                    "prompt": [
+                        {"role": "system", "content": f"Add. Row {n}."},
+                        {"role": "user", "content": "1 + 1?"},
+                        {"role": "assistant", "content": "2"},
+                        {"role": "user", "content": f"{n} + {n}?"},
+                    ],
+                    "extra_info": {
+                        "interaction_kwargs": {"name": "solver", "ground_truth": str(2 * n % 10)}
+                    },
+                }
+                for n in range(rows)
+            ]
+        )

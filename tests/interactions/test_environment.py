@@ -13,6 +13,8 @@ from tests.interactions.tables import (
     CUT_OFF,
     ROWS,
     SEED,
+    SPLITS,
+    a_split,
     calls,
     environment,
     interaction,
@@ -138,7 +140,7 @@ def test_a_class_that_derives_from_nothing_will_do(user_module: str):
 def test_a_method_that_is_no_coroutine_is_named(user_module: str):
     plain = environment(f"{user_module}.Plain")
     plain.reset(SEED)
-    with pytest.raises(EnvError, match="Plain.generate_response failed: .* with `async def`"):
+    with pytest.raises(EnvError, match=r"Plain.generate_response failed: .* with `async def`"):
         say(plain, "hello")
     assert interaction(plain)._instance_dict == {}
 
@@ -161,22 +163,19 @@ def test_a_method_that_is_no_coroutine_is_named(user_module: str):
 def test_an_interaction_that_never_ends_is_truncated(
     user_module: str, limits: dict[str, Any], turns: int, final_turn: Any
 ):
-    stubborn = environment(
-        f"{user_module}.StubbornInteraction", **limits, final_turn=final_turn
-    )
+    stubborn = environment(f"{user_module}.StubbornInteraction", **limits, final_turn=final_turn)
     stubborn.reset(SEED)
-    rewards, ends = [], []
-    while not any(ends):
-        result = say(stubborn, truth(stubborn, SEED))
-        rewards.append(result.reward)
-        ends.append(result.truncated)
-        assert not result.terminated
-    assert len(rewards) == turns
+    results = [say(stubborn, truth(stubborn, SEED))]
+    while not results[-1].truncated:
+        results.append(say(stubborn, truth(stubborn, SEED)))
+    assert not any(result.terminated for result in results)
+    assert len(results) == turns
+    rewards = [result.reward for result in results]
     # verl never asks the interaction about the last reply, so that it has no score
     assert rewards == [1.0] * (turns - 1) + [1.0 if final_turn == "score" else 0.0]
     assert len(calls(stubborn, "generate")) == turns - (final_turn == "skip")
-    assert ("interaction_score" in result.metrics) == (final_turn == "score")
-    assert result.metrics["success"] == 0.0  # the interaction did not end it
+    assert ("interaction_score" in results[-1].metrics) == (final_turn == "score")
+    assert results[-1].metrics["success"] == 0.0  # the interaction did not end it
     assert interaction(stubborn)._instance_dict == {}
 
 
@@ -222,9 +221,7 @@ def test_rewards_are_made_of_the_scores(
 def test_early_scores_count_only_in_a_sum(
     user_module: str, settings: dict[str, Any], rewards: list[float]
 ):
-    stubborn = environment(
-        f"{user_module}.StubbornInteraction", max_assistant_turns=3, **settings
-    )
+    stubborn = environment(f"{user_module}.StubbornInteraction", max_assistant_turns=3, **settings)
     stubborn.reset(SEED)
     replies = [truth(stubborn, SEED), "no", "no"]
     assert [say(stubborn, reply).reward for reply in replies] == rewards
@@ -365,9 +362,7 @@ def test_a_name_that_is_not_known_fails_its_episode(user_module: str):
     unknown = environment(f"{user_module}.Ducks", rows=rows)
     with pytest.raises(RowError, match=r"row \d+ names the interaction 'it2'; known are it\."):
         unknown.reset(SEED)
-    entries = [
-        {"name": name, "class_name": f"{user_module}.Ducks", "config": {}} for name in "ab"
-    ]
+    entries = [{"name": name, "class_name": f"{user_module}.Ducks", "config": {}} for name in "ab"]
     nameless = InteractionEnvironment(
         ListTasks([{"prompt": "?", "answer": str(n)} for n in range(40)]), {"interaction": entries}
     )
@@ -393,7 +388,7 @@ def test_a_row_that_is_no_prompt_is_named_by_its_number(
 ):
     rows = [{"prompt": prompt, "images": images, "extra": n} for n in range(3)]
     broken = environment(f"{user_module}.Ducks", rows=rows)
-    split = next(s for s in ("train", "validation", "test") if broken.starts(s))
+    split = a_split(broken, empty=False)
     with pytest.raises(RowError, match=rf"row 0.*{message}"):
         broken.reset(seed_of(split, 0))
 
@@ -435,7 +430,7 @@ def test_without_a_system_message_there_is_the_settings_and_the_formats(user_mod
 
 def test_seeds_go_through_the_tasks_of_their_split(solver: InteractionEnvironment):
     tasks = solver.tasks
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         count = solver.starts(split)
         assert count == tasks.count(split) > 0
         for index in (0, 1, count - 1, count, 3 * count + 1):
@@ -449,12 +444,12 @@ def test_the_initial_state_is_the_task_and_starts_no_interaction(solver: Interac
     assert len(set(states)) == len(states)
     held_out = {solver.initial_state(seed_of("test", i)) for i in range(9)}
     assert not held_out & set(states)
-    assert interaction(solver).log == []
+    assert not interaction(solver).log
 
 
 def test_a_split_without_tasks_is_named(user_module: str):
     lone = environment(f"{user_module}.Ducks", rows=[{"prompt": "x"}])
-    empty = next(s for s in ("train", "validation", "test") if not lone.starts(s))
+    empty = a_split(lone, empty=True)
     with pytest.raises(EnvError, match=f"the tasks have none for {empty}"):
         lone.reset(seed_of(empty, 0))
 

@@ -165,7 +165,7 @@ def test_one_that_was_cancelled_before_it_began_starts_nothing(user_module: str)
     session.LOOP.run(late.finalize())
     with pytest.raises(EnvError, match="was closed before start_interaction"):
         session.LOOP.run(late.start())
-    assert interaction(env).log == []
+    assert not interaction(env).log
 
 
 def test_an_interrupt_while_an_answer_is_awaited_finalizes(
@@ -193,9 +193,7 @@ def test_an_interrupt_while_an_answer_is_awaited_finalizes(
 def test_code_that_blocks_the_loop_is_named_once(
     user_module: str, caplog: pytest.LogCaptureFixture
 ):
-    env = environment(
-        f"{user_module}.BlockingInteraction", {"seconds": 0.5}, max_assistant_turns=1
-    )
+    env = environment(f"{user_module}.BlockingInteraction", {"seconds": 0.5}, max_assistant_turns=1)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             play(env)
@@ -233,7 +231,9 @@ def test_a_blocked_loop_fails_the_others_with_its_place_and_finalizes_them_later
     thread = threading.Thread(target=play, args=(blocking,))
     thread.start()
     assert eventually(lambda: "BlockingInteraction" in (session.LOOP.place() or ""))
-    with pytest.raises(EnvError, match=r"gave no answer within 0.2 s; its event loop executes .*py"):
+    with pytest.raises(
+        EnvError, match=r"gave no answer within 0.2 s; its event loop executes .*py"
+    ):
         say(other, "no")
     thread.join()
     assert eventually(lambda: finalized_once(other) and finalized_once(blocking))
@@ -259,7 +259,7 @@ def test_code_that_stops_the_loop_or_the_program_stops_only_itself(user_module: 
     assert finalized_once(env)
 
 
-# ----------------------------------------------------------------------- workers and other processes
+# ------------------------------------------------------------------- workers and other processes
 
 
 def make(user_module: str, **settings: Any) -> InteractionEnvironment:
@@ -275,13 +275,13 @@ def test_a_worker_thread_whose_answer_is_not_awaited_any_longer_finalizes(user_m
             await pool.run(worker, reset, SEED, 0)
             await pool.run(worker, step, env.format("no"))
 
-    with pytest.raises(EnvError, match="did not answer step within 0.1 s"):
+    with pytest.raises(EnvError, match=r"did not answer step within 0\.1 s"):
         asyncio.run(episode())
     assert eventually(lambda: finalized_once(env))  # in its thread, once its patience has ended
     pool.close()
 
 
-PROCESS = '''
+PROCESS = """
 import asyncio
 import sys
 from functools import partial
@@ -313,7 +313,7 @@ def play():
 
 if __name__ == "__main__":
     play()
-'''
+"""
 
 
 @pytest.mark.parametrize("given", ["object", "class"])

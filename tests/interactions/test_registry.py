@@ -119,7 +119,7 @@ def test_a_mistake_is_named(written, user_module: str, text: str, message: str):
 
 
 def test_a_missing_file_or_module_is_named(written):
-    with pytest.raises(ConfigError, match="'nowhere.yaml' cannot be read"):
+    with pytest.raises(ConfigError, match=r"'nowhere\.yaml' cannot be read"):
         initialize_interactions_from_config("nowhere.yaml")
     path = written("interaction: [{name: x, class_name: invalid.module.Class, config: {}}]")
     with pytest.raises(ModuleNotFoundError, match="no module 'invalid'"):  # as in verl

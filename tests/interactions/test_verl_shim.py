@@ -38,7 +38,8 @@ def test_without_verl_its_interactions_are_ours(tmp_path: Path):
         "    get_interaction_class, initialize_interactions_from_config)\n"
         "import vagentrl.interactions.base as ours\n"
         "print(BaseInteraction.__module__, module is ours, ours.__spec__.name)\n"
-        "print(get_interaction_class('verl.interactions.base.BaseInteraction') is BaseInteraction)\n"
+        "found = get_interaction_class('verl.interactions.base.BaseInteraction')\n"
+        "print(found is BaseInteraction)\n"
     )
     assert run(FIRST + code, tmp_path) == [
         "vagentrl.interactions.base True vagentrl.interactions.base",
@@ -137,5 +138,9 @@ def test_installing_it_again_changes_nothing(tmp_path: Path):
 
 def test_an_installed_verl_that_is_imported_first_is_kept(tmp_path: Path):
     package(tmp_path, {"verl/version.py": "version = '0.9.1'\n"})
-    code = "import verl.version\n" + FIRST + "import verl.interactions.base\nprint(verl.version.version)\n"
+    code = (
+        "import verl.version\n"
+        + FIRST
+        + "import verl.interactions.base\nprint(verl.version.version)\n"
+    )
     assert run(code, tmp_path) == ["0.9.1"]

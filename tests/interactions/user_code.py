@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 CODE = '''
 import asyncio
 import time
+from collections import deque
 from typing import Any, Dict, List, Optional, Tuple
 from uuid import uuid4
 
@@ -22,7 +24,7 @@ class Table(BaseInteraction):
     def __init__(self, config: Dict[str, Any]):
         super().__init__(config)
         self._instance_dict = {}
-        self.log = []
+        self.log = deque(maxlen=0 if config.get("quiet") else None)
 
     async def start_interaction(
         self, instance_id: Optional[str] = None, ground_truth: Optional[str] = None, **kwargs
@@ -195,10 +197,10 @@ class Greedy(Table):
 
 
 @pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Write the module to a folder on the path; returns its name, which no other test has."""
     name = f"user_code_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
-    yield name  # pyright: ignore
+    yield name
     sys.modules.pop(name, None)
