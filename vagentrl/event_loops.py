@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+BLOCKED_S = 0.25
+"""Seconds after which a step of a task counts as blocking its loop."""
 TICK_S = 0.025
-BLOCKED_TICKS = 10
-"""After so many ticks in the same step of a task, 250 ms, the step counts as blocking its loop."""
+IDLE_S = 1.0
 
 
 async def close_at_the_end(close: Callable[[], Awaitable[Any]]) -> AsyncGenerator[None]:
@@ -122,8 +123,7 @@ class _Watchdog:
 
     While the loop has tasks, a thread asks it for signs of life. A loop that gives none has either
     many short steps to run or a single long one, so the watchdog also looks whether the same task
-    is running all the time. It counts ticks and not seconds: while the whole process waits for the
-    processor, no tick passes either.
+    is running all the time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
@@ -134,10 +134,11 @@ class _Watchdog:
 
     def wake(self) -> None:
         """Watch until the loop has no task left; call this after a task was submitted."""
-        self._loop.call_soon_threadsafe(self._awake.set)
+        self._awake.set()
 
     def _watch(self) -> None:
-        while self._awake.wait() and self._thread.is_alive():
+        while self._thread.is_alive():
+            self._awake.wait(IDLE_S)  # a task that came while `_answer` looked must not be missed
             answered = threading.Event()
             self._loop.call_soon_threadsafe(self._answer, answered)
             self._wait(answered)
@@ -149,11 +150,18 @@ class _Watchdog:
         answered.set()
 
     def _wait(self, answered: threading.Event) -> None:
-        suspect, ticks = None, 0
+        suspect, blocked_s, named = None, 0.0, False
+        began, busy = time.monotonic(), _busy_s(self._thread)
         while not answered.wait(TICK_S):
             task = asyncio.current_task(self._loop)
-            suspect, ticks = task, ticks + 1 if task is suspect else 0
-            if ticks == BLOCKED_TICKS:
+            now, now_busy = time.monotonic(), _busy_s(self._thread)
+            # If this thread was late, the whole process may have waited for the processor. Then
+            # only the time counts in which the loop's thread did something.
+            spent = now - began if now - began < 2 * TICK_S else now_busy - busy
+            blocked_s = blocked_s + spent if task is suspect else 0.0
+            suspect, began, busy = task, now, now_busy
+            if blocked_s >= BLOCKED_S and not named:
+                named = True
                 self._name(_place(sys._current_frames().get(self._thread.ident or 0)))
 
     def _name(self, frame: FrameType | None) -> None:
@@ -168,8 +176,15 @@ class _Watchdog:
             "what takes long, or move it to a thread with `await asyncio.to_thread(function)`",
             _in_words(frame),
             self._thread.name,
-            1000 * TICK_S * BLOCKED_TICKS,
+            1000 * BLOCKED_S,
         )
+
+
+def _busy_s(thread: threading.Thread) -> float:
+    """CPU seconds of a thread; 0 where the system does not tell."""
+    if sys.platform != "linux" or thread.ident is None:
+        return 0.0
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 _INSTALLED = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})

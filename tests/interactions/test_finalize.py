@@ -232,7 +232,7 @@ def test_a_blocked_loop_fails_the_others_with_its_place_and_finalizes_them_later
     thread.start()
     assert eventually(lambda: "BlockingInteraction" in (session.LOOP.place() or ""))
     with pytest.raises(
-        EnvError, match=r"gave no answer within 0.2 s; its event loop executes .*py"
+        EnvError, match=r"gave no answer within 0.4 s; its event loop executes .*py"
     ):
         say(other, "no")
     thread.join()

@@ -164,22 +164,20 @@ class InteractionEnvironment(Environment):
         self._lifecycle = Lifecycle.INTERACTING
         limited = self._at_limit()
         self._messages.append({"role": "assistant", "content": reply.text})
-        answer = None
-        if not (limited and self.final_turn == "skip"):
-            answer = self._run(session, session.respond(self._messages))
+        asked = None if limited and self.final_turn == "skip" else self._messages
+        turn = session.take_turn(asked, last=limited, scored=self.reward == "external")
+        answer, score = self._run(session, turn)
+        if answer is not None:
             self._messages.append({"role": "user", "content": answer.content})
             self._user_turns += 1
             self._score, self._score_turn = answer.score, self._assistant_turns
+        if score is not None:
+            self._score, self._score_turn = score, self._assistant_turns
         self._assistant_turns += 1
         terminated = answer is not None and answer.over
         over = terminated or limited
-        if over and self.reward == "external":
-            self._score = self._run(session, session.score())
-            self._score_turn = self._assistant_turns - 1
-        if over:
-            self._end(session)
-        else:
-            self._lifecycle = Lifecycle.GENERATING
+        self._lifecycle = Lifecycle.COMPLETED if over else Lifecycle.GENERATING
+        self._session = None if over else session
         return StepResult(
             observation=Observation("") if answer is None else answer.observation,
             reward=self._reward(answer, over),
@@ -190,7 +188,8 @@ class InteractionEnvironment(Environment):
 
     def close(self) -> None:
         if self._session is not None:
-            self._end(self._session)
+            sessions.finalize(self._session)
+        self._session, self._lifecycle = None, Lifecycle.COMPLETED
 
     def _task(self, seed: int) -> Task:
         split = split_of(seed)
@@ -209,14 +208,10 @@ class InteractionEnvironment(Environment):
 
     def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
         try:
-            return sessions.run(session, work, self.patience_s + FINALIZE_S)
+            return sessions.run(session, work, self.waits_s)
         except BaseException:
             self._session, self._lifecycle = None, Lifecycle.COMPLETED
             raise
-
-    def _end(self, session: Session) -> None:
-        sessions.finalize(session)
-        self._session, self._lifecycle = None, Lifecycle.COMPLETED
 
     def _reward(self, answer: Answer | None, over: bool) -> float:
         if self.reward == "sum":

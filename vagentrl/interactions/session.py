@@ -75,6 +75,29 @@ class Session:
                 "passed to the other methods",
             )
 
+    async def take_turn(
+        self, messages: Sequence[Mapping[str, Any]] | None, *, last: bool, scored: bool
+    ) -> tuple[Answer | None, float | None]:
+        """One turn, at the end of a conversation with its score, and with its finalization.
+
+        Args:
+            messages: The messages to answer; None asks for no answer.
+            last: Whether a limit ends the conversation after this turn.
+            scored: Whether the end has a score.
+
+        Returns:
+            The answer, and the score of the whole conversation.
+
+        Raises:
+            EnvError: When a method fails, or returns what cannot be used.
+        """
+        answer = None if messages is None else await self.respond(messages)
+        over = last or (answer is not None and answer.over)
+        score = await self.score() if over and scored else None
+        if over:
+            await self.finalize()
+        return answer, score
+
     async def respond(self, messages: Sequence[Mapping[str, Any]]) -> Answer:
         """The interaction's answer to the last message.
 
