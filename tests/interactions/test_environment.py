@@ -265,6 +265,7 @@ def test_success_is_an_end_with_a_high_score(user_module: str):
         ((True, "a", "1", {}), "as score"),
         ((True, "a", math.nan, {}), "nan .* as score"),
         ((True, "a", math.inf, {}), "inf .* as score"),
+        ((True, "a", 10**400, {}), "as score"),
         ((True, "a", 1.0, 3), "as metrics"),
         ((True, ["a"], 1.0, {}), "as a content block; a block is"),
         ((True, [{"type": "image", "image": 3}], 1.0, {}), "3 .* as an image"),
@@ -311,6 +312,16 @@ def test_an_answer_may_hold_pictures(user_module: str, tmp_path: Path):
     shown.close()
 
 
+def test_a_broken_picture_fails_the_episode(user_module: str):
+    Image.effect_noise((64, 64), 80).save(buffer := BytesIO(), "PNG")
+    blocks = [{"type": "image", "image": buffer.getvalue()[:2000]}]
+    broken = returning(user_module, (False, blocks, 0.0, {}))
+    broken.reset(SEED)
+    with pytest.raises(EnvError, match="ReturningInteraction.generate_response returned"):
+        say(broken, "x")
+    assert interaction(broken)._instance_dict == {}
+
+
 def test_a_text_about_images_shows_none(user_module: str):
     told = "a <image>, a <ima<image>ge> and half a pair: \ud800"
     for returned in (told, [{"type": "text", "text": told}]):
@@ -325,6 +336,7 @@ def test_numbers_of_the_fourth_item_are_metrics(user_module: str):
     given = {
         "tries": 3, "right": True, "time s/µ": 0.5, "success": 5.0, "interaction_score": 9.0,
         "note": "text", "nan": math.nan, "list": [1], "none": None, "": 1, 7: 2.0, "x" * 200: 1,
+        "huge": 10**400,
     }  # fmt: skip
     measured = returning(user_module, (False, "a", 0.25, given))
     measured.reset(SEED)

@@ -11,8 +11,8 @@ EPISODES = 600
 
 def test_a_storm_loses_nothing_and_gives_what_a_sequential_run_gives():
     before = set(session._open)
-    interaction, results = storm(EPISODES, at_once=64, delay_s=0.002, patience_s=2.0)
-    alone, wanted = storm(EPISODES, at_once=1, delay_s=0.0, patience_s=0.1)
+    interaction, results = storm(EPISODES, at_once=64, delay_s=0.002, patience_s=3.0)
+    alone, wanted = storm(EPISODES, at_once=1, delay_s=0.0, patience_s=0.5)
     assert sorted(number for number, _ in results) == list(range(EPISODES))
     assert dict(results) == dict(wanted)
     for one in (interaction, alone):

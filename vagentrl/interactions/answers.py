@@ -56,18 +56,34 @@ def read_answer(interaction: object, returned: object) -> Answer:
     metrics = {} if metrics is None else metrics  # verl never looks at them
     if not isinstance(metrics, Mapping):
         raise wrong(" as metrics", metrics, "return a dictionary")
-    return Answer(bool(over), content, observation, read_score(score, wrong), _numbers(metrics))
+    return Answer(bool(over), content, observation, _read_score(score, wrong), _numbers(metrics))
 
 
-def read_score(score: object, wrong: _Wrong) -> float:
-    """A score as a float.
+def read_final_score(interaction: object, returned: object) -> float:
+    """Check and read what an interaction's `calculate_score` returned.
 
     Raises:
         EnvError: When it is no finite number.
     """
-    if not isinstance(score, Real | np.bool_) or not math.isfinite(score):
+    return _read_score(returned, _Wrong(interaction, "calculate_score"))
+
+
+def _read_score(score: object, wrong: _Wrong) -> float:
+    number = _finite(score)
+    if number is None:
         raise wrong(" as score", score, "return a finite number")
-    return float(score)
+    return number
+
+
+def _finite(value: object) -> float | None:
+    """A finite number as a float; None for anything else."""
+    if not isinstance(value, Real | np.bool_):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Wrong:
@@ -78,11 +94,6 @@ class _Wrong:
 
     def __call__(self, place: str, value: object, wanted: str) -> EnvError:
         return EnvError(f"{self.name} returned {seen(value)}{place}; {wanted}")
-
-
-def wrong_score(interaction: object) -> _Wrong:
-    """Makes the errors about an interaction's `calculate_score`."""
-    return _Wrong(interaction, "calculate_score")
 
 
 def harmless(text: str) -> str:
@@ -126,11 +137,9 @@ def _open(image: object, wrong: _Wrong) -> Image.Image:
 def _numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:
     """The finite numbers, under names that a logger accepts."""
     numbers = {
-        name: float(value)
+        name: number
         for key, value in metrics.items()
-        if (name := _metric_name(key))
-        and isinstance(value, Real | np.bool_)
-        and math.isfinite(value)
+        if (name := _metric_name(key)) and (number := _finite(value)) is not None
     }
     return dict(list(numbers.items())[:MOST_METRICS])
 

@@ -275,7 +275,7 @@ def _read(source: str | Path | Mapping[str, Any]) -> tuple[Entry, ...]:
     return (Entry(default_name(str(source)), str(source)),)
 
 
-_making = threading.Lock()
+_making = threading.RLock()  # an interaction may make others
 _made: dict[str, BaseInteraction] = {}  # the shared objects of this process
 _warned = threading.Event()
 

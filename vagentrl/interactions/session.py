@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from vagentrl.errors import EnvError, where
 from vagentrl.event_loops import SharedLoop
-from vagentrl.interactions.answers import Answer, read_answer, read_score, wrong_score
+from vagentrl.interactions.answers import Answer, read_answer, read_final_score
 from vagentrl.interactions.base import BaseInteraction
 
 T = TypeVar("T")
@@ -106,11 +106,7 @@ class Session:
         """
         copies = [dict(message) for message in messages]
         returned = await self._call("generate_response", self.instance_id, copies, **self._kwargs)
-        try:
-            return read_answer(self.interaction, returned)
-        except EnvError:
-            await self.finalize()
-            raise
+        return await self._read("generate_response", read_answer, returned)
 
     async def score(self) -> float:
         """The interaction's score of the whole conversation.
@@ -119,11 +115,7 @@ class Session:
             EnvError: When `calculate_score` fails, or returns no finite number.
         """
         returned = await self._call("calculate_score", *self._named("calculate_score"))
-        try:
-            return read_score(returned, wrong_score(self.interaction))
-        except EnvError:
-            await self.finalize()
-            raise
+        return await self._read("calculate_score", read_final_score, returned)
 
     async def finalize(self) -> None:
         """Let the interaction forget the conversation. Only the first call has an effect; it also
@@ -168,6 +160,18 @@ class Session:
                     "if it is meant to be that slow"
                 ) from error
             raise EnvError(f"{self._name(method)} failed: {where(error)}") from error
+
+    async def _read(self, method: str, read: Callable[[object, object], T], returned: object) -> T:
+        """Read what a method returned."""
+        try:
+            return read(self.interaction, returned)
+        except EnvError:
+            await self.finalize()
+            raise
+        except Exception as error:  # the boundary: a picture can be broken in many ways
+            await self.finalize()
+            name = self._name(method)
+            raise EnvError(f"{name} returned what cannot be read: {where(error)}") from error
 
     async def _await(self, method: str, *arguments: Any, **kwargs: Any) -> Any:
         result = getattr(self.interaction, method)(*arguments, **kwargs)
