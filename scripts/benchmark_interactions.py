@@ -120,7 +120,9 @@ class Storm(BaseInteraction):
                 raise ValueError(f"a failure in {place}")
             case "cancel itself":
                 raise asyncio.CancelledError
-            case "hang" | "cancelled from outside" if place != "finalize_interaction":
+            case "hang" if place != "finalize_interaction":
+                await asyncio.sleep(3600)
+            case "cancelled from outside" if place.startswith("generate_response"):
                 await asyncio.sleep(3600)
 
 
@@ -309,7 +311,7 @@ def main() -> None:
     began = time.perf_counter()
     interaction, results = storm(args.episodes, args.at_once, delay_s=0.01, patience_s=5.0)
     seconds = time.perf_counter() - began
-    alone, wanted = storm(args.episodes, 1, delay_s=0.0, patience_s=0.1)
+    alone, wanted = storm(args.episodes, 1, delay_s=0.0, patience_s=0.5)
     print(f"storm: {args.episodes} episodes, {args.at_once} at once, {seconds:.1f} s")
     for end, count in Counter(kind(end) for _, (_, end) in results).most_common():
         print(f"  {count:6d}  {end}")

@@ -317,7 +317,7 @@ def test_a_broken_picture_fails_the_episode(user_module: str):
     blocks = [{"type": "image", "image": buffer.getvalue()[:2000]}]
     broken = returning(user_module, (False, blocks, 0.0, {}))
     broken.reset(SEED)
-    with pytest.raises(EnvError, match="ReturningInteraction.generate_response returned"):
+    with pytest.raises(EnvError, match=r"ReturningInteraction\.generate_response returned"):
         say(broken, "x")
     assert interaction(broken)._instance_dict == {}
 
