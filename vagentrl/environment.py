@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from vagentrl.errors import ConfigError, EnvError, seen
 from vagentrl.formats import FreeThink, ReplyFormat
 from vagentrl.spellings import Spellings
-from vagentrl.types import Observation, Reply, State, StepResult
+from vagentrl.types import Example, Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,6 +95,12 @@ class Environment(ABC):
         for a hint model."""
         return 0.0
 
+    @property
+    def prompt_varies(self) -> bool:
+        """Whether the system prompt belongs to the episode: it then may differ between episodes, or
+        be empty. It is read after each `reset`."""
+        return False
+
     def starts(self, split: Split) -> int | None:
         """Number of different initial states of a split, such as the rows of a data set; None if
         there are too many to number.
@@ -104,12 +110,17 @@ class Environment(ABC):
         """
         return None
 
+    def examples(self) -> tuple[Example, ...]:
+        """Exchanges that every prompt of the current episode shows after the system prompt."""
+        return ()
+
     def at_iteration(self, iteration: int) -> None:  # noqa: B027 (most environments do not change)
         """Called before each `reset` with the training iteration that the episode is for."""
 
     @abstractmethod
     def system_prompt(self) -> str:
-        """Describes the task and the reply format; the same for every episode."""
+        """Describes the task and the reply format; the same for every episode, unless
+        `prompt_varies`."""
 
     @abstractmethod
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:

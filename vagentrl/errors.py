@@ -6,7 +6,11 @@ can be counted by cause.
 """
 
 import reprlib
+import traceback
+from pathlib import Path
 from typing import Any, Self
+
+_PACKAGE = f"{Path(__file__).parent}/"
 
 
 class _Shortened(reprlib.Repr):
@@ -26,6 +30,14 @@ def seen(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return f"{_Shortened().repr(value)} ({type(value).__name__})"
+
+
+def where(error: BaseException) -> str:
+    """The error in words, and the line of the user's code that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    place = (own or frames)[-1]
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 
 
 class VagentError(Exception):

@@ -1,7 +1,8 @@
 """Reply formats: how the agent is instructed to reply, and how replies are parsed and written.
 
-A reply is a sequence of tagged sections. `parse` is strict: every section must occur exactly once,
-in order and closed, with only white space outside. The five formats differ in their sections.
+In five formats a reply is a sequence of tagged sections, and they differ in their sections. `parse`
+is strict: every section must occur exactly once, in order and closed, with only white space
+outside. `PlainText` has no tags.
 """
 
 from __future__ import annotations
@@ -221,6 +222,25 @@ class NoThink(ReplyFormat):
 
 class FreeThink(ReplyFormat):
     """Free reasoning, then the answer."""
+
+
+class PlainText(ReplyFormat):
+    """Free text without tags: the whole reply is the one action. Only an empty one is malformed."""
+
+    thinks = False
+
+    def __init__(self) -> None:
+        super().__init__(action_separator=None)
+
+    def instructions(self, actions_per_turn: int, state_schema: str | None = None) -> str:
+        return ""
+
+    def parse(self, text: str) -> Reply:
+        action = text.strip()
+        return Reply(text, (action,)) if action else Reply(text, problem="the reply is empty")
+
+    def _fill(self, claims: Sequence[str], thought: str, answer: str) -> str:
+        return answer
 
 
 class _ClaimFormat(ReplyFormat):

@@ -14,7 +14,7 @@ from vagentrl.curricula import Curriculum
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.schedules import Schedule, share_at
-from vagentrl.types import Observation, Reply, State, StepResult
+from vagentrl.types import Example, Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -90,6 +90,13 @@ class Mixture(Environment):
     @property
     def waits_s(self) -> float:
         return max(environment.waits_s for environment in self._made.values())
+
+    @property
+    def prompt_varies(self) -> bool:
+        return True
+
+    def examples(self) -> tuple[Example, ...]:
+        return self._current.examples()
 
     def at_iteration(self, iteration: int) -> None:
         self._iteration = iteration

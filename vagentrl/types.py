@@ -77,6 +77,22 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Example:
+    """A few-shot example: an exchange that every prompt of an episode shows before its turns.
+
+    The chat template writes it as an earlier exchange. Nobody sampled the reply, so it has no
+    gradient.
+
+    Attributes:
+        observation: The user's message.
+        reply: The assistant's message.
+    """
+
+    observation: Observation
+    reply: str
+
+
+@dataclass(frozen=True)
 class Reply:
     """The agent's reply in one turn, parsed by a reply format.
 

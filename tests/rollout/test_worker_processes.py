@@ -99,7 +99,7 @@ def test_an_environment_that_spins_is_killed_and_its_core_is_free():
     async def spin() -> None:
         places.open()
         async with places.reserve() as worker:
-            _, _, observation = await places.run(worker, reset, 0, 0)
+            _, _, observation, _ = await places.run(worker, reset, 0, 0)
             numbers.append(int(observation.text))
             await places.run(worker, step, Reply("spin"))
 

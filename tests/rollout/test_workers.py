@@ -55,7 +55,7 @@ class Obedient(Environment):
 
 async def play(pool: WorkerPool, *replies: str, seed: int = 0) -> list[str]:
     async with pool.reserve() as worker:
-        _, _, observation = await pool.run(worker, reset, seed, 7)
+        _, _, observation, _ = await pool.run(worker, reset, seed, 7)
         told = [observation.text]
         for text in replies:
             result, _ = await pool.run(worker, step, Reply(text))
@@ -249,13 +249,13 @@ def test_a_process_is_killed_when_it_hangs_and_replaced_when_it_died():
     async def in_turn() -> list[str]:
         errors = []
         async with places.reserve() as worker:
-            prompt, _, _ = await places.run(worker, reset, 0, 0)
+            prompt, *_ = await places.run(worker, reset, 0, 0)
             assert prompt != f"I live in process {os.getpid()}"
         for text in ("raise", "die", "hang"):
             try:
                 async with places.reserve() as worker:
                     places.timeout_s = 30  # an interpreter has to start
-                    prompt, _, _ = await places.run(worker, reset, 0, 0)
+                    prompt, *_ = await places.run(worker, reset, 0, 0)
                     places.timeout_s = 0.5 if text == "hang" else 30
                     await places.run(worker, step, Reply(text))
             except EnvError as error:

@@ -74,7 +74,7 @@ def open_bench(factory: EnvironmentFactory, effort: Effort, judge: Judge | None)
 
 def reset(environment: Environment, seed: int, transition_seed: int = 0) -> Observation:
     """Reset as the trainer does, and check what is returned."""
-    return workers.reset(environment, seed, transition_seed)[2]
+    return workers.reset(environment, seed, transition_seed).observation
 
 
 def step(environment: Environment, reply: Reply) -> StepResult:

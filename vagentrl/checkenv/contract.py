@@ -37,16 +37,21 @@ def _system_prompt(environment: Environment) -> Finding:
         reset(environment, seed_of("train", index))
         prompts.add(environment.system_prompt())
     (prompt, *others) = prompts
+    if any(IMAGE_PLACEHOLDER in prompt for prompt in prompts):
+        seen = f"it contains {IMAGE_PLACEHOLDER}, but it has no images"
+        return failed(name, seen, "text only", "show pictures in observations")
+    if environment.prompt_varies:
+        return passed(name, f"{len(prompts)} different ones under {EPISODES} seeds, as declared")
     if others:
-        advice = "tell what differs between episodes in the first observation"
+        advice = (
+            "tell what differs between episodes in the first observation, or let `prompt_varies` "
+            "be True"
+        )
         seen = f"{len(prompts)} different ones under {EPISODES} seeds"
         return failed(name, seen, "the same for every episode", advice)
     if not prompt.strip():
         advice = "describe the task, the actions and the reply format"
         return failed(name, "it is empty", "a description of the task", advice)
-    if IMAGE_PLACEHOLDER in prompt:
-        seen = f"it contains {IMAGE_PLACEHOLDER}, but it has no images"
-        return failed(name, seen, "text only", "show pictures in observations")
     return passed(name, f"{len(prompt.split())} words, the same for every episode")
 
 

@@ -11,7 +11,7 @@ from inspect import isabstract
 from types import ModuleType
 from typing import TypeVar
 
-from vagentrl import chat, engines
+from vagentrl import chat, engines, interactions
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def find_plugins() -> Iterator[Plugin]:
 
 def load_plugins() -> None:
     """Import the classes that there are to choose from, so that short names find them."""
-    for package in (engines, chat):
+    for package in (engines, chat, interactions):
         for name in package.__all__:
             getattr(package, name)
     for plugin in find_plugins():

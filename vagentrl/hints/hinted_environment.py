@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from vagentrl.environment import Environment, split_of
+from vagentrl.environment import Environment, Split, split_of
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.hints.base import Exchange, Hint, HintKind, HintModel, Situation
 from vagentrl.schedules import Schedule, check_share, share_at
-from vagentrl.types import Observation, Reply, State, StepResult
+from vagentrl.types import Example, Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
     from random import Random
@@ -93,6 +93,10 @@ class HintedEnvironment(Environment):
     @property
     def replays(self) -> bool:
         return self.environment.replays and self.hint_model.replays
+
+    @property
+    def prompt_varies(self) -> bool:
+        return self.environment.prompt_varies
 
     @property
     def waits_s(self) -> float:
@@ -186,6 +190,12 @@ class HintedEnvironment(Environment):
 
     def system_prompt(self) -> str:
         return "\n".join(filter(None, (self.environment.system_prompt(), self.note)))
+
+    def examples(self) -> tuple[Example, ...]:
+        return self.environment.examples()
+
+    def starts(self, split: Split) -> int | None:
+        return self.environment.starts(split)
 
     def state(self) -> State | None:
         return self.environment.state()

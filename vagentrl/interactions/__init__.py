@@ -1,6 +1,24 @@
 """Interactions as verl defined them: someone who answers the agent, in Python of the user's own."""
 
-from vagentrl.interactions.base import BaseInteraction
-from vagentrl.interactions.tasks import Task, Tasks
+from __future__ import annotations
 
-__all__ = ["BaseInteraction", "Task", "Tasks"]
+from importlib import import_module
+from typing import Any
+
+from vagentrl.interactions.base import BaseInteraction
+from vagentrl.interactions.tasks import ListTasks, Task, Tasks
+from vagentrl.interactions.verl_shim import install_verl_shim
+
+_HOMES = {
+    "InteractionEnvironment": "vagentrl.interactions.environment",
+    "Lifecycle": "vagentrl.interactions.environment",
+    "initialize_interactions_from_config": "vagentrl.interactions.registry",
+}
+
+__all__ = ["BaseInteraction", "ListTasks", "Task", "Tasks", "install_verl_shim", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vagentrl.interactions' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

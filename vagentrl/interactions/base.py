@@ -5,7 +5,7 @@ The signatures are those of verl 0.7.1, so that classes written for it run uncha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 
@@ -16,6 +16,10 @@ class BaseInteraction:
         config: The ``config`` of the interaction's entry in YAML, with its ``name``.
     """
 
+    replays: ClassVar[bool] = False
+    """Whether the answers follow from the messages and the row alone, so that a conversation can be
+    played again and gives the same."""
+
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.name: str = config.get("name", "interaction_agent")
@@ -24,7 +28,8 @@ class BaseInteraction:
         """Begin a conversation.
 
         Args:
-            instance_id: Names the conversation; None draws a name.
+            instance_id: Names the conversation, and is passed to all other methods; None draws a
+                name, which only code that calls this method itself ever asks for.
             **kwargs: The row's ``interaction_kwargs``, its ``name`` included.
 
         Returns:
@@ -34,22 +39,27 @@ class BaseInteraction:
 
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
-    ) -> tuple[bool, str, float, dict[str, Any]]:
+    ) -> tuple[bool, str | list[dict[str, Any]], float, dict[str, Any]]:
         """Answer the agent's last reply.
 
         Args:
             instance_id: Names the conversation.
-            messages: All messages so far, each with ``role`` and ``content``.
+            messages: All messages so far, each with ``role`` and ``content``; a copy.
             **kwargs: The row's ``interaction_kwargs``, its ``name`` included.
 
         Returns:
-            Whether the conversation is over, the answer, the turn's score, and metrics.
+            Whether the conversation is over, the answer, the turn's score, and metrics. The answer
+            is a text, or a list of ``{"type": "text", "text": …}`` and
+            ``{"type": "image", "image": …}``, where an image is a PIL image, a path or bytes.
         """
         return False, "Please go on.", 0.0, {}
 
-    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The score of the conversation so far."""
+    # A class may override the next two methods with or without an `instance_id`, which they get if
+    # they take it. With `*args` a class may also call either by `super()` in both ways.
+
+    async def calculate_score(self, *args: Any, **kwargs: Any) -> float:
+        """The score of the conversation so far; called at its end where ``reward: external``."""
         return 0.0
 
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the conversation."""
+    async def finalize_interaction(self, *args: Any, **kwargs: Any) -> None:
+        """Forget the conversation; called exactly once, however it ends."""

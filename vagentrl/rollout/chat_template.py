@@ -34,6 +34,7 @@ class ChatTemplate:
         image: The text that stands for one image in a user message; None for a text-only template.
         trims_system: Whether the template strips white space around the system prompt.
         trims_user: Whether the template strips white space around a user message.
+        trims_reply: Whether the template strips white space around an earlier reply.
     """
 
     before_user: str
@@ -43,6 +44,7 @@ class ChatTemplate:
     image: str | None
     trims_system: bool
     trims_user: bool
+    trims_reply: bool
 
 
 def conversation(
@@ -111,7 +113,9 @@ def read_chat_template(tokenizer: PreTrainedTokenizerBase, *, with_images: bool)
         pass
 
     padded_system = f" {SYSTEM} " if around_system else ""
-    padded = conversation(padded_system, [f" {USER} "], [], with_images=with_images)
+    padded = conversation(
+        padded_system, [f" {USER} ", AGAIN], [f" {REPLY} "], with_images=with_images
+    )
     rendered = render(tokenizer, padded)
     image = None
     if with_images:
@@ -125,6 +129,7 @@ def read_chat_template(tokenizer: PreTrainedTokenizerBase, *, with_images: bool)
         image=image,
         trims_system=padded_system not in rendered,
         trims_user=f" {USER} " not in rendered,
+        trims_reply=f" {REPLY} " not in rendered,
     )
 
 

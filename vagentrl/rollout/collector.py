@@ -316,13 +316,16 @@ class RunningEpisode:
         """Reset the environment, and render its first observation as a prompt."""
         collector, episode = self._collector, self.episode
         self._pool, self._worker = collector.pools[episode.environment], worker
-        system_prompt, self._format, observation = await self._pool.run(
+        beginning = await self._pool.run(
             worker, reset, episode.seed, self._transition_seed, episode.iteration
         )
-        collector.instructions[episode.environment] = (system_prompt, self._format)
-        self._conversation = Conversation(collector.renderer, collector.context, system_prompt)
+        self._format = beginning.format
+        collector.instructions[episode.environment] = (beginning.system_prompt, self._format)
+        self._conversation = Conversation(
+            collector.renderer, collector.context, beginning.system_prompt, beginning.examples
+        )
         self.begun = True
-        self._ask(observation)
+        self._ask(beginning.observation)
         await self._replay(episode.replies)
 
     @property

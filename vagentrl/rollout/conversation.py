@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vagentrl.contexts import Context
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.types import Observation, Prompt
+from vagentrl.types import Example, Observation, Prompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,6 +31,8 @@ class Conversation:
         renderer: Turns text and images into tokens.
         context: Which earlier turns a prompt shows.
         system: The system prompt.
+        examples: Exchanges that every prompt shows after the system prompt, whatever the context
+            shows of the turns.
 
     Attributes:
         ids: Tokens of the context before the next reply.
@@ -37,10 +40,17 @@ class Conversation:
         turns: Number of replies so far.
     """
 
-    def __init__(self, renderer: Renderer, context: Context, system: str) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        context: Context,
+        system: str,
+        examples: Sequence[Example] = (),
+    ) -> None:
         self.renderer = renderer
         self.context = context
         self.system = system
+        self.examples = examples
         self.ids: list[int] = []
         self.images: list[Image] = []
         self.turns = 0
@@ -81,13 +91,15 @@ class Conversation:
         return self.renderer.next(observation, ended=ended)
 
     def _whole(self, start: int, observation: Observation) -> Prompt:
-        """A prompt with the system prompt, the turns from `start` on, and the observation."""
+        """A prompt with the system prompt, the examples, the turns from `start` on, and the
+        observation."""
         past = list(self._past)[len(self._past) - (self.turns - start) :]
         seen = [*(exchange.observation for exchange in past), observation]
-        ids = self.renderer.first(self.system, seen[0])
+        ids = self.renderer.first(self.system, seen[0], self.examples)
         for exchange, answer in zip(past, seen[1:], strict=True):
             ids += exchange.reply_ids + self._next(exchange.reply_ids, answer)
-        return Prompt(ids, tuple(image for each in seen for image in each.images), whole=True)
+        shown = [*(example.observation for example in self.examples), *seen]
+        return Prompt(ids, tuple(image for each in shown for image in each.images), whole=True)
 
     def _remembered(self, reply_ids: tuple[int, ...]) -> tuple[int, ...]:
         """The tokens of a reply as later turns see them: without thoughts if they are stripped."""

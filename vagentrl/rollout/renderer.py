@@ -21,7 +21,7 @@ from vagentrl.errors import ConfigError, EnvError
 from vagentrl.models.load import checkpoint_path, generation_end_ids, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render
 from vagentrl.rollout.images import ImageEncoder
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, VisionInputs
+from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation, VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -115,23 +115,35 @@ class Renderer:
         image_token = tokenizer.convert_ids_to_tokens(config.image_token_id)
         return cls(tokenizer, images, image_token, size, ends)
 
-    def first(self, system: str, observation: Observation) -> tuple[int, ...]:
+    def first(
+        self, system: str, observation: Observation, examples: Sequence[Example] = ()
+    ) -> tuple[int, ...]:
         """Tokens from the start of the conversation to where the first reply starts.
 
         With an empty system prompt the template may write a default one. If the template has no
-        system role, the system prompt becomes the start of the user message.
+        system role, the system prompt becomes the start of the first user message.
+
+        Args:
+            system: The system prompt.
+            observation: What the agent sees before its first reply.
+            examples: Exchanges between the system prompt and the observation.
         """
-        content = self._content(observation)
+        seen = [*(example.observation for example in examples), observation]
+        content = self._content(seen[0])
         if not system:
             opening = self._before_user
         elif self._template.around_system is None:
             opening = self._before_user
-            content = self._content(observation, opening=f"{system}\n\n")
+            content = self._content(seen[0], opening=f"{system}\n\n")
         else:
             before, after = self._template.around_system
             text = system.strip() if self._template.trims_system else system
             opening = [*self._pieces(before), text, *self._pieces(after)]
-        return self._encode([*opening, *content, *self._before_reply])
+        pieces = [*opening, *content, *self._before_reply]
+        for example, following in zip(examples, seen[1:], strict=True):
+            reply = example.reply.strip() if self._template.trims_reply else example.reply
+            pieces += [reply, *self._after_reply, *self._content(following), *self._before_reply]
+        return self._encode(pieces)
 
     def next(self, observation: Observation, *, ended: bool = True) -> tuple[int, ...]:
         """Tokens between a reply and the next one.

@@ -9,16 +9,13 @@ import queue
 import resource
 import signal
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from vagentrl.errors import EnvError
-
-_PACKAGE = f"{Path(__file__).parents[1]}/"
+from vagentrl.errors import EnvError, where
 
 CLOSE_S = 10.0
 """Seconds that an environment may take to close before its process is killed."""
@@ -191,11 +188,3 @@ def _as_env_error(error: BaseException) -> EnvError:
     wrapped = EnvError(where(error))
     wrapped.__cause__ = error
     return wrapped
-
-
-def where(error: BaseException) -> str:
-    """The error in words, and the line of the environment that led to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    place = (own or frames)[-1]
-    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"

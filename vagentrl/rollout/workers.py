@@ -17,19 +17,28 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from vagentrl.environment import Environment, seed_of
-from vagentrl.errors import ConfigError, EnvError, VagentError, seen
+from vagentrl.errors import ConfigError, EnvError, VagentError, seen, where
 from vagentrl.formats import ReplyFormat
-from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker, where
+from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker
 from vagentrl.signatures import check_signatures
-from vagentrl.types import Claim, ClaimKind, Observation, Reply, State, StepResult
+from vagentrl.types import Claim, ClaimKind, Example, Observation, Reply, State, StepResult
 
 EnvironmentFactory = Callable[[], Environment]
 
 
+class Beginning(NamedTuple):
+    """How an episode begins."""
+
+    system_prompt: str
+    format: ReplyFormat
+    observation: Observation
+    examples: tuple[Example, ...]
+
+
 def reset(
     environment: Environment, seed: int, transition_seed: int, iteration: int = 0
-) -> tuple[str, ReplyFormat, Observation]:
-    """Start an episode; returns the system prompt, the reply format and the first observation."""
+) -> Beginning:
+    """Start an episode."""
     environment.at_iteration(iteration)
     observation = environment.reset(seed, transition_seed)
     if not isinstance(observation, Observation):
@@ -37,7 +46,11 @@ def reset(
     prompt = environment.system_prompt()
     if not isinstance(prompt, str):
         raise EnvError.returned(environment, "system_prompt", prompt, "return a string")
-    return prompt, environment.format, observation
+    examples = environment.examples()
+    if not isinstance(examples, tuple) or not all(isinstance(one, Example) for one in examples):
+        wanted = "return a tuple of Example(observation, reply)"
+        raise EnvError.returned(environment, "examples", examples, wanted)
+    return Beginning(prompt, environment.format, observation, examples)
 
 
 def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:

@@ -17,6 +17,7 @@ from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import (
     IMAGE_PLACEHOLDER,
+    Example,
     Observation,
     Reply,
     State,
@@ -97,6 +98,7 @@ class Demonstration:
     system_prompt: str
     observations: tuple[Observation, ...]
     replies: tuple[str, ...]
+    examples: tuple[Example, ...] = ()
 
 
 def demonstrate(
@@ -105,11 +107,12 @@ def demonstrate(
     """Play one episode, or its first turns, with the demonstrator in the agent's seat."""
     rng = np.random.default_rng((seed, 1))  # not the stream that the environment draws from
     observations, replies = [environment.reset(seed)], []
+    system_prompt, examples = environment.system_prompt(), environment.examples()
     while True:
         replies.append(demonstrator.reply(environment, rng))
         result: StepResult = environment.step(environment.format.parse(replies[-1]))
         if result.terminated or result.truncated or len(replies) == turns:
-            return Demonstration(environment.system_prompt(), tuple(observations), tuple(replies))
+            return Demonstration(system_prompt, tuple(observations), tuple(replies), examples)
         observations.append(result.observation)
 
 
@@ -118,7 +121,9 @@ def to_trajectory(
 ) -> Trajectory:
     """Demonstration as a trajectory, cut where the context is full."""
     turns: list[Turn] = []
-    conversation = Conversation(renderer, context, demonstration.system_prompt)
+    conversation = Conversation(
+        renderer, context, demonstration.system_prompt, demonstration.examples
+    )
     for observation, text in zip(demonstration.observations, demonstration.replies, strict=True):
         prompt = conversation.ask(observation)
         reply_ids = (*renderer.encode_text(text), renderer.end_of_turn)
