@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
@@ -76,6 +77,12 @@ class CodeSettings:
             )
 
 
+@cache
+def _shared_threads(count: int) -> ThreadPoolExecutor:
+    """Threads of all interactions of a process, so that a limit holds for all of them."""
+    return ThreadPoolExecutor(count, thread_name_prefix="code")
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """What the tests showed; `failure` tells of the first that failed, and is empty for none."""
@@ -118,7 +125,7 @@ class CodeInteraction(BaseInteraction):
         confined = confinements(settings.allow_unconfined, python)
         self._sandbox = Sandbox(limits, confined, python, settings.readable)
         workers = settings.concurrency or os.cpu_count() or 1
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="code")
+        self._threads = _shared_threads(workers)
         self._problems: dict[str, _Problem] = {}
 
     async def start_interaction(
