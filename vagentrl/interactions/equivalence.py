@@ -69,6 +69,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,  # nothing is left to write when a dead worker's pipe is closed
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
@@ -144,7 +145,6 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes, timeout_s: float
     """Send a request, and read one line."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(request)
-    process.stdin.flush()
     deadline, line = time.monotonic() + timeout_s, b""
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)
