@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
-
-from jsonargparse import ArgumentParser
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vagentrl.errors import ConfigError, seen
 
@@ -15,6 +14,8 @@ T = TypeVar("T")
 
 def read_settings(config: Mapping[str, Any], kind: type[T], owner: str) -> T:
     """Build a dataclass of settings from a config.
+
+    Values are taken as they are: jsonargparse would read the text "true" as a boolean here.
 
     Args:
         config: The config of the interaction; ``name`` is allowed everywhere.
@@ -33,10 +34,46 @@ def read_settings(config: Mapping[str, Any], kind: type[T], owner: str) -> T:
         raise ConfigError(
             f"{owner} has no setting {', '.join(unknown)}; its settings are {', '.join(known)}"
         )
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
-    try:
-        parsed = parser.parse_object(given)
-    except Exception as error:  # boundary: jsonargparse raises errors of several kinds
-        raise ConfigError(f"a setting of {owner} does not fit: {error}") from error
-    return kind(**{name: parsed[name] for name in known})
+    hints = get_type_hints(kind)
+    for name, value in given.items():
+        if not _fits(value, hints[name]):
+            raise ConfigError(
+                f"the setting {name} of {owner} is {seen(value)}; give {_described(hints[name])}"
+            )
+    return kind(**given)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    of = get_args(hint)
+    match get_origin(hint):
+        case None:
+            return isinstance(value, hint)
+        case origin if origin is Literal:
+            return value in of
+        case origin if origin in (Union, UnionType):
+            return any(_fits(value, one) for one in of)
+        case origin if origin is list:
+            return isinstance(value, list) and all(_fits(one, of[0]) for one in value)
+        case origin if origin is dict:
+            pairs = value.items() if isinstance(value, dict) else [(None, None)]
+            return all(_fits(key, of[0]) and _fits(one, of[1]) for key, one in pairs)
+    raise TypeError(f"{hint} is no type of a setting")
+
+
+def _described(hint: Any) -> str:
+    """A type as text, such as ``list[str]`` or ``'share' or 'all'``."""
+    of = get_args(hint)
+    match get_origin(hint):
+        case origin if origin is Literal:
+            return " or ".join(repr(one) for one in of)
+        case origin if origin in (Union, UnionType):
+            return " or ".join(_described(one) for one in of)
+        case None:
+            return "null" if hint is NoneType else getattr(hint, "__name__", str(hint))
+    return str(hint).replace("typing.", "")

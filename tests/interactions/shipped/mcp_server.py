@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 
+import anyio
 from mcp.server.mcpserver import Image, MCPServer
 from PIL import Image as Pictures
 
@@ -48,8 +48,6 @@ def die() -> str:
 @server.tool()
 async def sleep(seconds: float) -> str:
     """It takes its time."""
-    import anyio
-
     await anyio.sleep(seconds)
     return "awake"
 
@@ -61,13 +59,9 @@ def huge() -> str:
 
 
 if __name__ == "__main__":
-    if "--deaf" in sys.argv:  # it outlives the end of its input
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if os.fork() == 0:
-            os.execvp(sys.executable, [sys.executable, __file__, sys.argv[1]])
-        while True:
-            time.sleep(1)
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 2 and sys.argv[2] != "deaf":
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
     else:
         server.run("stdio")
+    while "deaf" in sys.argv:  # it outlives the end of its input
+        time.sleep(1)

@@ -68,8 +68,6 @@ def _read_call(text: str, longest: int) -> tuple[Call | Malformed, int | None]:
     except ValueError as error:
         if len(text) > longest:
             return Malformed(f"the call has more than {longest} characters"), None
-        if not body.strip():
-            return Malformed(f"the call is empty; {_WANTED}"), None
         return Malformed(f"the call is not valid JSON ({_reason(error)}); {_WANTED}"), None
     rest = body[end:].lstrip()
     if not rest.startswith(CLOSING):

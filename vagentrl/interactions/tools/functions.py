@@ -43,7 +43,7 @@ class FunctionTool(Tool):
         self.name = name or getattr(function, "__name__", type(function).__name__)
         self.description, arguments = read_docstring(inspect.getdoc(function) or "")
         self._model = _model_of(self.name, function, arguments)
-        self.parameters = _tidied(self._model.model_json_schema(by_alias=True))
+        self.parameters = without_titles(self._model.model_json_schema(by_alias=True))
         call = function if inspect.isroutine(function) else type(function).__call__
         self._is_async = inspect.iscoroutinefunction(call)
         self._threads = Threads()
@@ -141,16 +141,16 @@ def _model_of(name: str, function: Callable[..., Any], described: Mapping[str, s
     return model
 
 
-def _tidied(schema: Any) -> Any:
-    """A JSON schema without the titles that pydantic makes of names."""
+def without_titles(schema: Any) -> Any:
+    """A JSON schema without its titles, which pydantic makes of names."""
     if isinstance(schema, list):
-        return [_tidied(item) for item in schema]
+        return [without_titles(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     tidied = {
-        key: {name: _tidied(one) for name, one in value.items()}
+        key: {name: without_titles(one) for name, one in value.items()}
         if key in ("properties", "$defs") and isinstance(value, dict)
-        else _tidied(value)
+        else without_titles(value)
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str))
     }

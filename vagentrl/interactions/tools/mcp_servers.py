@@ -24,6 +24,7 @@ from vagentrl.errors import ConfigError, seen
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.interactions.settings import read_settings
 from vagentrl.interactions.tools.base import Tool, ToolError
+from vagentrl.interactions.tools.functions import without_titles
 
 _LAUNCHER = Path(__file__).with_name("mcp_launcher.py")
 _START_S = 60.0
@@ -45,6 +46,7 @@ class McpSettings:
         url: Address of a server that speaks MCP over streamable HTTP.
         headers: HTTP headers of every request, such as Authorization.
         prefix: Put before the names of its tools.
+        log: File to which the standard error of a command is appended; None discards it.
     """
 
     command: str | None = None
@@ -53,6 +55,7 @@ class McpSettings:
     url: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     prefix: str = ""
+    log: str | None = None
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
@@ -71,7 +74,7 @@ class McpTool(Tool):
         self._listed_name = listed.name
         self.name = server.settings.prefix + listed.name
         self.description = listed.description or ""
-        self.parameters = listed.input_schema
+        self.parameters = without_titles(listed.input_schema)
 
     async def call(self, arguments: Mapping[str, Any]) -> Any:
         """Ask the server."""
@@ -207,7 +210,11 @@ def _shared_server(config: str) -> McpServer:
 async def _connected(settings: McpSettings) -> AsyncGenerator[Any]:
     """A client of the server, ready for calls."""
     import httpx2  # pyright: ignore[reportMissingImports]
-    from mcp import Client, StdioServerParameters  # pyright: ignore[reportMissingImports]
+    from mcp import (  # pyright: ignore[reportMissingImports]
+        Client,
+        StdioServerParameters,
+        stdio_client,
+    )
     from mcp.client.streamable_http import (  # pyright: ignore[reportMissingImports]
         streamable_http_client,
     )
@@ -217,10 +224,10 @@ async def _connected(settings: McpSettings) -> AsyncGenerator[Any]:
         if sys.platform == "linux":
             args = ["-sP", str(_LAUNCHER), str(os.getpid()), command, *args]
             command = sys.executable
-        async with Client(
-            StdioServerParameters(command=command, args=args, env=settings.env)
-        ) as client:
-            yield client
+        server = StdioServerParameters(command=command, args=args, env=settings.env)
+        with open(settings.log or os.devnull, "a") as log:
+            async with Client(stdio_client(server, errlog=log)) as client:
+                yield client
         return
     assert settings.url is not None
     timeout = httpx2.Timeout(30.0, read=300.0)
