@@ -32,7 +32,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Tests:
+class Suite:
     """The tests of a problem: cases or checks, never both.
 
     Attributes:
@@ -47,7 +47,7 @@ class Tests:
         return len(self.cases) + len(self.checks)
 
 
-def read_tests(given: Any) -> Tests:
+def read_tests(given: Any) -> Suite:
     """Read the ``tests`` of a row.
 
     Args:
@@ -59,7 +59,7 @@ def read_tests(given: Any) -> Tests:
     if isinstance(given, str):
         given = _from_json(given)
     if isinstance(given, str):
-        return Tests(checks=(given,))
+        return Suite(checks=(given,))
     if isinstance(given, Mapping) and {"inputs", "outputs"} <= set(given):
         inputs, outputs = list(given["inputs"]), list(given["outputs"])
         if len(inputs) != len(outputs):
@@ -73,8 +73,8 @@ def read_tests(given: Any) -> Tests:
     if not tests:
         raise RowError(f"a row has no tests; {_WANTED}")
     if all(isinstance(test, str) for test in tests):
-        return Tests(checks=tuple(tests))
-    return Tests(cases=tuple(_case(test) for test in tests))
+        return Suite(checks=tuple(tests))
+    return Suite(cases=tuple(_case(test) for test in tests))
 
 
 def _from_json(text: str) -> Any:

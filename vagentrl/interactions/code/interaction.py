@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
 from vagentrl.interactions.base import BaseInteraction
-from vagentrl.interactions.code.cases import Case, Tests, last_program, read_tests
+from vagentrl.interactions.code.cases import Case, Suite, last_program, read_tests
 from vagentrl.interactions.code.probing import confinements
 from vagentrl.interactions.code.sandbox import CONFINEMENTS, Confinement, Limits, Run, Sandbox
 from vagentrl.interactions.messages import last_reply, shortened
@@ -95,7 +95,7 @@ class _Verdict:
 
 @dataclass
 class _Problem:
-    tests: Tests
+    tests: Suite
     score: float = 0.0
 
 
@@ -193,7 +193,7 @@ class CodeInteraction(BaseInteraction):
         asked = "Answer again with the whole program between ```python and ```."
         return "\n".join([passes, verdict.failure, asked])
 
-    def _judge(self, program: str, tests: Tests) -> _Verdict:
+    def _judge(self, program: str, tests: Suite) -> _Verdict:
         if tests.checks:
             run = self._sandbox.run(program, checks=tests.checks)
             return self._verdict_of_checks(run, tests.checks)
