@@ -1,5 +1,8 @@
 import asyncio
 import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,11 +175,26 @@ def test_conversations_at_once_do_not_mix():
 
 @pytest.mark.parametrize(
     "config",
-    [{"wall_s": 0}, {"memory_mb": -1}, {"concurrency": 0}, {"allow_unconfined": ["everything"]}],
+    [
+        {"python": "no-such-python"},
+        {"wall_s": 0},
+        {"memory_mb": -1},
+        {"concurrency": 0},
+        {"allow_unconfined": ["everything"]},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(config: dict):
     with pytest.raises(ConfigError):
         CodeInteraction(config)
+
+
+def test_another_interpreter_may_be_named():
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+    if python is None or subprocess.run([python, "-P", "-c", ""], stderr=-3).returncode != 0:
+        pytest.skip("no other interpreter of Python 3.11 or newer")
+    program = code("import sys, json; print(sys.prefix)")
+    answer = ask(CodeInteraction({"python": python}), program, tests=[{"input": "", "output": ""}])
+    assert f"Output: {Path(python).parents[1]}" in answer[1]
 
 
 def test_what_a_machine_cannot_confine_is_refused_unless_it_is_accepted(

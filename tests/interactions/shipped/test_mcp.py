@@ -148,7 +148,7 @@ def test_a_command_that_is_no_server_is_refused():
 
 
 def test_a_server_ends_with_a_trainer_that_is_killed(tmp_path: Path):
-    # `deaf`: the server does not end when its input does.
+    # `deaf`: the server that the trainer plays with does not end when its input does.
     server = {"command": sys.executable, "args": [SERVER, str(tmp_path), "deaf"]}
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, json.dumps(server)], stdout=subprocess.PIPE, text=True

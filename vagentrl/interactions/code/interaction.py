@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ class CodeSettings:
         python: The interpreter for the programs, 3.11 or newer; None takes the trainer's.
         readable: Files and folders that programs may read, besides the interpreter's own.
         allow_unconfined: What may stay unconfined on a machine that cannot confine it: any of
-            ``network``, ``processes``, ``files`` and ``memory``.
+            ``network``, ``processes``, ``files`` and ``memory``. Programs that may start
+            processes may leave some behind.
     """
 
     scoring: Literal["share", "all"] = "share"
@@ -106,7 +108,8 @@ class CodeInteraction(BaseInteraction):
         config: The fields of `CodeSettings`.
 
     Raises:
-        ConfigError: This machine cannot confine programs as the settings ask.
+        ConfigError: This machine cannot confine programs as the settings ask, or lacks the
+            interpreter.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -121,7 +124,10 @@ class CodeInteraction(BaseInteraction):
             settings.writable_mb,
             settings.threads,
         )
-        python = settings.python or sys.executable
+        python = shutil.which(settings.python or sys.executable)
+        if python is None:
+            raise ConfigError(f"there is no interpreter {settings.python!r}; give the path of one")
+        python = os.path.abspath(python)
         confined = confinements(settings.allow_unconfined, python)
         self._sandbox = Sandbox(limits, confined, python, settings.readable)
         workers = settings.concurrency or os.cpu_count() or 1

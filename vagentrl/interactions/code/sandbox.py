@@ -80,7 +80,7 @@ class Sandbox:
     Args:
         limits: What a program may use.
         confined: What is confined; all that the machine can confine.
-        python: The interpreter that runs the programs.
+        python: Absolute path of the interpreter that runs the programs.
         readable: Further files and folders that programs may read.
     """
 
@@ -94,9 +94,9 @@ class Sandbox:
         self.limits = limits
         self.confined = tuple(confined)
         self.python = python
-        interpreter = Path(python)
-        own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
-        prefixes = own if python == sys.executable else (str(interpreter.resolve().parents[1]),)
+        prefixes = [sys.prefix, sys.base_prefix]
+        if python != sys.executable:  # its folder, and that of the one it is a link to
+            prefixes = [str(path.parents[1]) for path in (Path(python), Path(python).resolve())]
         self.readable = [*_SYSTEM, *_DEVICES, *prefixes, *readable]
         self._filter = seccomp_filter(confined, limits.threads) if confined else b""
 

@@ -104,6 +104,8 @@ class _Session:
 
     def close(self) -> None:
         self._closing.set()
+        if not self.client.done():  # it is still being opened
+            self.task.cancel()
 
 
 class McpServer:
