@@ -77,6 +77,13 @@ def test_ending_early_passes_no_check(program: str):
     assert ask(CodeInteraction({}), code(program), tests=["assert f(1) == 2"])[2] == 0.0
 
 
+def test_a_check_that_exits_does_not_end_the_others():
+    program = "def f(x): raise SystemExit(0)"
+    checks = ["f(1)", "assert True"]
+    answer = ask(CodeInteraction({}), code(program), tests=checks)
+    assert answer[2] == 0.5 and "Test 1 fails: SystemExit: 0" in answer[1]
+
+
 def test_a_check_program_passes_when_it_ends_without_an_error():
     check = "for n in range(3):\n    assert f(n) == n + 1"
     assert ask(CodeInteraction({}), code("def f(x): return x + 1"), tests=check)[2] == 1.0

@@ -130,6 +130,8 @@ def confined_threads() -> str:
     [
         ("while True: pass", "time"),
         ("import time; time.sleep(60)", "time"),
+        ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+         "while True: signal.pause()", "time"),
         ("import os, time; os.close(1); os.close(2); time.sleep(60)", "time"),
         ("import os\nfor fd in range(64):\n    try: os.close(fd)\n    except OSError: pass\n"
          "import time; time.sleep(60)", "time"),
@@ -142,7 +144,10 @@ def confined_threads() -> str:
     ],
 )  # fmt: skip
 def test_a_program_is_killed_at_its_limit(program: str, ended: str):
-    run = Sandbox(Limits(wall_s=1.5, cpu_s=1, output_bytes=5000)).run(program)
+    wall_s = 1.2 if ended == "time" else 60.0
+    run = Sandbox(Limits(wall_s, cpu_s=1 if ended == "time" else 60, output_bytes=5000)).run(
+        program
+    )
     assert run.ended == ended and len(run.output) <= 5000
     assert running(os.getpid()) == []
 

@@ -4,14 +4,16 @@ import threading
 from typing import Any
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("pydantic")
 
 from tests.interactions.shipped import tools_of_tests
 from tests.interactions.shipped.talk import Answer, ask, converse, talk
 from vagentrl.errors import ConfigError, EnvError, RowError
-from vagentrl.interactions.tools import Tool, ToolInteraction
+from vagentrl.interactions.tools import Tool, ToolInteraction, functions
 from vagentrl.interactions.tools.functions import FunctionTool
+from vagentrl.interactions.tools.results import blocks_of
 
 HOME = "tests.interactions.shipped.tools_of_tests"
 
@@ -123,6 +125,32 @@ def test_a_tool_that_hangs_is_answered_in_words():
         answer = ask(interaction, call(name, seconds=2), ground_truth="")
         assert "not answered within 0.05 s" in result(answer)
         assert answer[3]["timed_out_calls"] == 1.0
+
+
+def test_a_tool_that_hangs_too_often_is_refused_until_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(functions, "_MOST_ABANDONED", 1)
+    interaction = with_tools("block", timeout_s=0.2)
+
+    async def play() -> list[str]:
+        await interaction.start_interaction("a", ground_truth="")
+        told: list[str] = []
+        for seconds in (1.0, 0, 0):
+            message = {"role": "assistant", "content": call("block", seconds=seconds)}
+            told.append(result(await interaction.generate_response("a", [message])))  # pyright: ignore[reportArgumentType]
+            if len(told) == 2:
+                await asyncio.sleep(1.5)
+        return told
+
+    first, second, third = asyncio.run(play())
+    assert "not answered" in first and "hangs" in second and third == "tool"
+
+
+def test_texts_of_one_result_share_the_limit():
+    blocks = blocks_of(["x" * 30, Image.new("RGB", (1, 1)), "y" * 30], 40, 1)
+    assert blocks[0]["text"] == "x" * 30
+    assert blocks[2]["text"] == "y" * 7 + " [20 characters left out] " + "y" * 3  # of 10: 7 and 3
 
 
 def test_a_blocking_tool_runs_in_a_thread():
