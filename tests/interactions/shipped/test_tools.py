@@ -144,7 +144,7 @@ def test_a_tool_that_hangs_too_often_is_refused_until_it_has_ended(
         return told
 
     first, second, third = asyncio.run(play())
-    assert "not answered" in first and "hangs" in second and third == "tool"
+    assert "not answered" in first and "hangs" in second and third.isdigit()
 
 
 def test_texts_of_one_result_share_the_limit():
@@ -155,7 +155,7 @@ def test_texts_of_one_result_share_the_limit():
 
 def test_a_blocking_tool_runs_in_a_thread():
     answer = ask(with_tools("block"), call("block", seconds=0), ground_truth="")
-    assert result(answer) == "tool" != threading.current_thread().name
+    assert result(answer) != str(threading.get_ident())
 
 
 def test_a_tool_that_cancels_itself_is_answered_in_words():

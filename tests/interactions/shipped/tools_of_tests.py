@@ -45,7 +45,7 @@ async def nap(seconds: float) -> str:
 
 def block(seconds: float) -> str:
     time.sleep(seconds)
-    return threading.current_thread().name
+    return str(threading.get_ident())
 
 
 def fail(kind: Literal["value", "tool", "exit", "stop", "interrupt"]) -> None:

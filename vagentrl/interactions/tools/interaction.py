@@ -143,11 +143,7 @@ class ToolInteraction(BaseInteraction):
         instance_id = await super().start_interaction(instance_id, **kwargs)
         row = {"ground_truth": ground_truth, **kwargs}
         closing = ExitStack()
-        try:
-            async with asyncio.timeout(self.settings.timeout_s):
-                tools = await self._threads.run(lambda: self._toolset.of_conversation(row, closing))
-        except Exception as error:  # boundary: constructors of the user's
-            raise EnvError(f"the tools of a conversation cannot be made: {_told(error)}") from error
+        tools = await self._tools(row, closing)
         conversation = _Conversation(tools, closing, ground_truth)
         self._conversations[instance_id] = conversation
         if self._answering is not None:
@@ -193,13 +189,23 @@ class ToolInteraction(BaseInteraction):
             if self._answering is not None and conversation.answering is not None:
                 await self._answering.finalize_interaction(conversation.answering)
         finally:
-            async with asyncio.timeout(self.settings.timeout_s):
-                await self._threads.run(conversation.closing.close)
+            if self._toolset.classes:
+                async with asyncio.timeout(self.settings.timeout_s):
+                    await self._threads.run(conversation.closing.close)
 
     async def close(self) -> None:
         """Close the sessions of MCP servers in this event loop; they end with it in any case."""
         for server in self._servers:
             await server.close()
+
+    async def _tools(self, row: Mapping[str, Any], closing: ExitStack) -> Mapping[str, Tool]:
+        if not self._toolset.classes:
+            return self._toolset.of_conversation(row, closing)
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                return await self._threads.run(lambda: self._toolset.of_conversation(row, closing))
+        except Exception as error:  # boundary: constructors of the user's
+            raise EnvError(f"the tools of a conversation cannot be made: {_told(error)}") from error
 
     async def _judge(
         self,
@@ -245,7 +251,9 @@ class ToolInteraction(BaseInteraction):
         try:
             async with limit:
                 result = await tool.call(arguments)
-                return await self._threads.run(
+                if isinstance(result, str):
+                    return blocks_of(result, settings.result_chars, settings.result_images)
+                return await self._threads.run(  # it may take long to write a value as JSON
                     lambda: blocks_of(result, settings.result_chars, settings.result_images)
                 )
         except asyncio.CancelledError:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 
 class Threads:
-    """Runs each function in a daemon thread of its own.
+    """Runs each function in a thread of its own, for which the process does not wait at its end.
 
     Python cannot stop a thread, so the thread of a cancelled call goes on. A pool would fill up
-    with such threads, and the process could not end before them.
+    with such threads.
 
     Attributes:
         abandoned: Number of threads that still run although their calls were cancelled.
@@ -55,7 +55,8 @@ class Threads:
             with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(settle, result, error)
 
-        threading.Thread(target=call, name="tool", daemon=True).start()
+        # `threading.Thread.start` would wait until the thread runs, and hold up the event loop.
+        _thread.start_new_thread(call, ())
         try:
             return await future
         except asyncio.CancelledError:

@@ -107,7 +107,10 @@ class Toolset:
         return [*self.shared, *(tool for one in self.classes for tool in one.tools)]
 
     def of_conversation(self, row: Mapping[str, Any], closing: ExitStack) -> dict[str, Tool]:
-        """The tools of a new conversation; the arguments are those of `ToolClass.made`."""
+        """The tools of a new conversation; the arguments are those of `ToolClass.made`.
+
+        Without classes, no code of the user's is run.
+        """
         own = [tool for one in self.classes for tool in one.made(row, closing)]
         return {tool.name: tool for tool in [*self.shared, *own]}
 
