@@ -9,9 +9,14 @@ from vagentrl.interactions.base import BaseInteraction
 from vagentrl.interactions.tasks import ListTasks, Task, Tasks
 from vagentrl.interactions.verl_shim import install_verl_shim
 
+# Imported on first use: some of the shipped interactions need the libraries of an extra.
 _HOMES = {
+    "CodeInteraction": "vagentrl.interactions.code",
+    "Gsm8kInteraction": "vagentrl.interactions.gsm8k",
     "InteractionEnvironment": "vagentrl.interactions.environment",
     "Lifecycle": "vagentrl.interactions.environment",
+    "MathInteraction": "vagentrl.interactions.mathematics",
+    "ToolInteraction": "vagentrl.interactions.tools",
     "initialize_interactions_from_config": "vagentrl.interactions.registry",
 }
 
