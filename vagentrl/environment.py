@@ -101,7 +101,7 @@ class Environment(ABC):
         be empty. It is read after each `reset`."""
         return False
 
-    def starts(self, split: Split) -> int | None:
+    def start_count(self, split: Split) -> int | None:
         """Number of different initial states of a split, such as the rows of a data set; None if
         there are too many to number.
 

@@ -61,5 +61,5 @@ class Unrepeatable(Countdown):
 class Numbered(Lucky):
     """Has five initial states to train on, with numbers from 0."""
 
-    def starts(self, split: Split) -> int | None:
+    def start_count(self, split: Split) -> int | None:
         return 5 if split == "train" else None

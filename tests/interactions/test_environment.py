@@ -443,7 +443,7 @@ def test_without_a_system_message_there_is_the_settings_and_the_formats(user_mod
 def test_seeds_go_through_the_tasks_of_their_split(solver: InteractionEnvironment):
     tasks = solver.tasks
     for split in SPLITS:
-        count = solver.starts(split)
+        count = solver.start_count(split)
         assert count == tasks.count(split) > 0
         for index in (0, 1, count - 1, count, 3 * count + 1):
             wanted = tasks.task(split, index % count)

@@ -194,8 +194,8 @@ class HintedEnvironment(Environment):
     def examples(self) -> tuple[Example, ...]:
         return self.environment.examples()
 
-    def starts(self, split: Split) -> int | None:
-        return self.environment.starts(split)
+    def start_count(self, split: Split) -> int | None:
+        return self.environment.start_count(split)
 
     def state(self) -> State | None:
         return self.environment.state()

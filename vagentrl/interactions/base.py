@@ -54,6 +54,20 @@ class BaseInteraction:
         """
         return False, "Please go on.", 0.0, {}
 
+    def agent_instructions(self) -> str:
+        """What the agent must know beside its task; it ends the system prompt. Not part of verl."""
+        return ""
+
+    def best_reply(self, **kwargs: Any) -> str | None:
+        """The agent's best first reply to a row; None if unknown. Not part of verl.
+
+        ``vagentrl warmstart`` clones it, and ``vagentrl check-env`` plays it.
+
+        Args:
+            **kwargs: The row's ``interaction_kwargs``.
+        """
+        return None
+
     # A class may override the next two methods with or without an `instance_id`, which they get if
     # they take it. With `*args` a class may also call either by `super()` in both ways.
 

@@ -108,6 +108,7 @@ class InteractionEnvironment(Environment):
         self.patience_s = patience_s
         self._replays = self.interactions.replays if replays is None else replays
         self._prompt = TaskPrompt("", (), Observation(""))
+        self._instructions = ""
         self._session: Session | None = None
         self._lifecycle = Lifecycle.COMPLETED
 
@@ -128,15 +129,23 @@ class InteractionEnvironment(Environment):
     def prompt_varies(self) -> bool:
         return True
 
-    def starts(self, split: Split) -> int | None:
+    def start_count(self, split: Split) -> int | None:
         return self.tasks.count(split)
 
     def initial_state(self, seed: int) -> Hashable | None:
         return self._task(seed).content
 
     def system_prompt(self) -> str:
+        told = self._prompt.system or self.system
         instructions = self.format.instructions(actions_per_turn=1)
-        return "\n\n".join(filter(None, (self._prompt.system or self.system, instructions)))
+        return "\n\n".join(filter(None, (told, self._instructions, instructions)))
+
+    def oracle(self) -> tuple[str, ...] | None:
+        """The interaction's `best_reply` to the row, if it knows one."""
+        if self._session is None:
+            return ()
+        reply = self._session.best_reply()
+        return None if reply is None else (reply,)
 
     def examples(self) -> tuple[Example, ...]:
         return self._prompt.examples
@@ -153,6 +162,7 @@ class InteractionEnvironment(Environment):
         self._score, self._score_turn = 0.0, 0
         self._lifecycle = Lifecycle.PENDING
         self._session = Session(interaction, task.interaction, self.patience_s)
+        self._instructions = self._session.agent_instructions()
         self._run(self._session, self._session.start())
         self._lifecycle = Lifecycle.GENERATING
         return self._prompt.observation

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
 from vagentrl.interactions.base import BaseInteraction
@@ -131,6 +131,8 @@ class Gsm8kInteraction(BaseInteraction):
         config: The fields of `Gsm8kSettings`.
     """
 
+    replays: ClassVar[bool] = True
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self.settings = read_settings(config, Gsm8kSettings, "Gsm8kInteraction")
@@ -158,6 +160,9 @@ class Gsm8kInteraction(BaseInteraction):
         instance_id = await super().start_interaction(instance_id, **kwargs)
         self._problems[instance_id] = _Problem(right)
         return instance_id
+
+    def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
+        return f"#### {str(ground_truth).rpartition('#### ')[2].strip()}"
 
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any

@@ -121,6 +121,10 @@ class MathInteraction(BaseInteraction):
         self._problems[instance_id] = _Problem(right)
         return instance_id
 
+    def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
+        given = str(ground_truth)
+        return rf"\boxed{{{last_boxed(given) or given}}}"
+
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:

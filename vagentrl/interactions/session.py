@@ -58,6 +58,16 @@ class Session:
         self._begun = False  # start_interaction has returned
         self._finalizing: asyncio.Task[None] | None = None
 
+    def agent_instructions(self) -> str:
+        """What the interaction wants the agent to know; nothing if its class is not of ours."""
+        ours = isinstance(self.interaction, BaseInteraction)
+        return self.interaction.agent_instructions() if ours else ""
+
+    def best_reply(self) -> str | None:
+        """The best first reply to the row, if the interaction knows one."""
+        ours = isinstance(self.interaction, BaseInteraction)
+        return self.interaction.best_reply(**self._kwargs) if ours else None
+
     async def start(self) -> None:
         """Begin the conversation.
 

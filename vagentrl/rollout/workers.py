@@ -87,9 +87,9 @@ def traits(environment: Environment) -> Traits:
             f"{type(environment).__name__}.__init__ does not call its base's; begin it with "
             "super().__init__(…), which takes the reply format"
         )
-    starts = environment.starts("train")
+    starts = environment.start_count("train")
     if starts is not None and starts < 1:
-        raise EnvError.returned(environment, "starts", starts, "return 1 or more, or None")
+        raise EnvError.returned(environment, "start_count", starts, "return 1 or more, or None")
     return Traits(environment.replays, environment.waits_s, starts)
 
 

@@ -89,6 +89,9 @@ class ArithmeticInteraction(BaseInteraction):
         self._problems[instance_id] = _Problem(truth)
         return instance_id
 
+    def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
+        return str(ground_truth)
+
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
     ) -> tuple[bool, str, float, dict[str, Any]]:

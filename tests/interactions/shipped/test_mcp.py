@@ -81,7 +81,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subpro
 
 
 def test_the_tools_of_a_server_are_listed(stdio: ToolInteraction):
-    prompt = stdio.system_prompt()
+    prompt = stdio.agent_instructions()
     assert '"name": "add", "description": "Add two whole numbers."' in prompt
     assert '"a": {"type": "integer"}' in prompt
 

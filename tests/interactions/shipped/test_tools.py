@@ -57,8 +57,8 @@ def test_literals_dataclasses_and_lists_are_described():
     assert distance["properties"]["via"]["anyOf"][1] == {"type": "null"}
 
 
-def test_the_system_prompt_has_each_tool_as_json():
-    lines = with_tools("add", "Shelf").system_prompt().splitlines()
+def test_the_instructions_have_each_tool_as_json():
+    lines = with_tools("add", "Shelf").agent_instructions().splitlines()
     listed = lines[lines.index("<tools>") + 1 : lines.index("</tools>")]
     functions = [json.loads(line)["function"] for line in listed]
     assert [function["name"] for function in functions] == ["add", "count", "put"]

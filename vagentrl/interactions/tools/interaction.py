@@ -97,7 +97,7 @@ class _Counts:
 class ToolInteraction(BaseInteraction):
     """Makes the calls in a reply, one after another; a reply without a call is the final answer.
 
-    `system_prompt` tells the agent of its tools; it belongs at the end of the system message.
+    `agent_instructions` tells the agent of its tools.
 
     Args:
         config: The fields of `ToolSettings`.
@@ -116,8 +116,8 @@ class ToolInteraction(BaseInteraction):
         self._threads = Threads()
         self._conversations: dict[str, _Conversation] = {}
 
-    def system_prompt(self) -> str:
-        """What the agent must be told in the system message: the tools, and how to call them."""
+    def agent_instructions(self) -> str:
+        """The tools, and how to call them."""
         return tools_prompt(self._toolset.all)
 
     async def start_interaction(
