@@ -25,6 +25,7 @@ SHIPPED = {
     "tiny-frozen-lake-hints": "frozen_lake_hints",
     "tiny-bandit-text": "bandit_text",
     "tiny-babyai-text": "babyai_text",
+    "tiny-arithmetic-text": "arithmetic_text",
     "tiny-support-text": "support_text",
     "tiny-search-qa-text": "search_qa_text",
 }
