@@ -98,7 +98,7 @@ def earned(policies: tuple[Policy, Policy], folder: Path, **defences: Any) -> fl
     callback = WorldModelReward(GullibleJudge(), **{"journal": None, **defences})
     pools = {TRAIN: WorkerPool(room, TRAIN)}
     data: Any = Rollouts()
-    data.collector = SimpleNamespace(pools=pools)
+    data.collector, data.worlds = SimpleNamespace(pools=pools), tuple(pools)
     trainer: Any = SimpleNamespace(
         datamodule=data,
         state=SimpleNamespace(fn="fit"),

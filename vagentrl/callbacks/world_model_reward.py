@@ -378,7 +378,7 @@ def _check_worlds(collector: Collector, worlds: Sequence[str]) -> str:
     for world, (_, _, state) in claiming.items():
         if state is None:
             raise ConfigError(
-                f"WorldModelReward is set, but the state() of environment {world!r} is None, so "
-                "there is no truth to judge claims against; implement it, or leave the callback out"
+                f"WorldModelReward is set, but in environment {world!r} state() is None, so there "
+                "is no truth to judge claims against; implement it, or leave the callback out"
             )
     return "\n".join(prompt for prompt, _, _ in claiming.values())
