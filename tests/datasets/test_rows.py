@@ -137,8 +137,8 @@ def test_the_bytes_of_an_image_count_before_its_path(image: Any):
         ({"prompt": [{"role": "user", "content": ["a"]}]}, "auto", "block is 'a'"),
         ({"prompt": [{"role": "user", "content": [{"type": "video"}]}]}, "auto", "block is"),
         ({"prompt": [*TALK, {"role": "assistant", "content": "2"}]}, "auto", "the user's last"),
-        ({"prompt": [{"role": "system", "content": "a"}]}, "auto", "messages are of system;"),
-        ({"prompt": [*TALK, *TALK]}, "auto", "messages are of user, user;"),
+        ({"prompt": [{"role": "system", "content": "a"}]}, "auto", r"roles \['system'\];"),
+        ({"prompt": [*TALK, *TALK]}, "auto", r"roles \['user', 'user'\];"),
         ({"prompt": "a\0b", "answer": 1}, "auto", "NUL"),
         ({"prompt": "a\ud800b", "answer": 1}, "auto", "no valid Unicode"),
         ({"prompt": "<image>", "answer": 1}, "auto", r"more <image> placeholders .*\(0\)"),
@@ -148,6 +148,16 @@ def test_the_bytes_of_an_image_count_before_its_path(image: Any):
         ({"prompt": "a", "extra_info": [1]}, "auto", "'extra_info' is"),
         ({"prompt": "a", "extra_info": "{broken"}, "auto", "'extra_info' is"),
         ({"prompt": TALK, "interaction_kwargs": {"name": 7}}, "auto", "name is 7"),
+        (
+            {
+                "prompt": [
+                    {"role": "system", "content": [{"type": "image", "image": "a.png"}]},
+                    *TALK,
+                ]
+            },
+            "auto",
+            "an image stands in a message that is not the user's",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_used_says_why(row: dict[str, Any], form: Form, message: str):

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
+from vagentrl.datasets import ListTasks
 from vagentrl.environment import Split, seed_of
-from vagentrl.interactions import InteractionEnvironment, ListTasks
+from vagentrl.interactions import InteractionEnvironment
 from vagentrl.types import Reply, StepResult
 
 ROWS = [
@@ -39,11 +40,6 @@ def say(environment: InteractionEnvironment, text: str) -> StepResult:
 def calls(environment: InteractionEnvironment, method: str) -> list[tuple]:
     """The logged calls of a method of the shared object."""
     return [entry for entry in interaction(environment).log if entry[0] == method]
-
-
-def a_split(environment: InteractionEnvironment, *, empty: bool) -> Split:
-    """The first split that has no tasks, or that has some."""
-    return next(split for split in SPLITS if (environment.tasks.count(split) == 0) == empty)
 
 
 def truth(environment: InteractionEnvironment, seed: int) -> str:

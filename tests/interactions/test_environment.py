@@ -14,7 +14,6 @@ from tests.interactions.tables import (
     ROWS,
     SEED,
     SPLITS,
-    a_split,
     calls,
     environment,
     interaction,
@@ -22,11 +21,12 @@ from tests.interactions.tables import (
     truth,
 )
 from tests.interactions.user_code import user_module
+from vagentrl.datasets import ListTasks
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, EnvError, RowError
 from vagentrl.formats import NoThink
-from vagentrl.interactions import InteractionEnvironment, Lifecycle, ListTasks, registry
-from vagentrl.types import Example, Observation
+from vagentrl.interactions import InteractionEnvironment, Lifecycle, registry
+from vagentrl.types import Observation
 
 __all__ = ["user_module"]
 
@@ -376,65 +376,10 @@ def test_a_name_that_is_not_known_fails_its_episode(user_module: str):
         unknown.reset(SEED)
     entries = [{"name": name, "class_name": f"{user_module}.Ducks", "config": {}} for name in "ab"]
     nameless = InteractionEnvironment(
-        ListTasks([{"prompt": "?", "answer": str(n)} for n in range(40)]), {"interaction": entries}
+        ListTasks([{"prompt": f"{n}?", "answer": "y"} for n in range(40)]), {"interaction": entries}
     )
     with pytest.raises(RowError, match=r"row \d+ names no interaction; known are a, b\."):
         nameless.reset(SEED)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "images", "message"),
-    [
-        ([], (), "the roles"),
-        ([{"role": "system", "content": "x"}], (), "the roles"),
-        ([{"role": "assistant", "content": "x"}], (), "the roles"),
-        ([{"role": "user", "content": "x"}, {"role": "user", "content": "x"}], (), "the roles"),
-        ([{"role": "tool", "content": "x"}], (), r"roles \['tool'\]"),
-        ([{"content": "x"}], (), "the roles"),
-        ([{"role": "user", "content": None}], (), "the user's content is None"),
-        ("<image><image>", (Image.new("RGB", (2, 2)),), "has 1 images, but 2 <image>"),
-    ],
-)
-def test_a_row_that_is_no_prompt_is_named_by_its_number(
-    user_module: str, prompt: Any, images: Any, message: str
-):
-    rows = [{"prompt": prompt, "images": images, "extra": n} for n in range(3)]
-    broken = environment(f"{user_module}.Ducks", rows=rows)
-    split = a_split(broken, empty=False)
-    with pytest.raises(RowError, match=rf"row 0.*{message}"):
-        broken.reset(seed_of(split, 0))
-
-
-def test_system_message_and_examples_come_from_the_row(user_module: str):
-    cat = Image.new("RGB", (4, 4), "gray")
-    messages = [
-        {"role": "system", "content": "Count <image>s."},
-        {"role": "user", "content": "<image>?"},
-        {"role": "assistant", "content": "One <image>."},
-        {"role": "user", "content": "And <image><image>?"},
-    ]
-    rows = [{"prompt": messages, "images": [cat] * 3, "interaction_kwargs": {"n": n}}
-            for n in range(40)]  # fmt: skip
-    shown = environment(f"{user_module}.Ducks", rows=rows, system="Be brief.")
-    assert shown.system_prompt() == "Be brief."  # no episode has begun
-    assert shown.reset(SEED) == Observation("And <image><image>?", (cat, cat))
-    assert shown.system_prompt() == "Count (image)s."  # a system prompt has no images
-    assert shown.examples() == (Example(Observation("<image>?", (cat,)), "One <image>."),)
-    assert [message["content"] for message in shown._messages] == [
-        message["content"] for message in messages
-    ]
-    shown.close()
-
-
-def test_without_a_system_message_there_is_the_settings_and_the_formats(user_module: str):
-    plain = environment(f"{user_module}.Ducks")
-    plain.reset(SEED)
-    assert plain.system_prompt() == ""
-    tagged = environment(f"{user_module}.Ducks", system="Be brief.", format=NoThink())
-    tagged.reset(SEED)
-    assert tagged.system_prompt() == "Be brief.\n\n" + NoThink().instructions(1)
-    plain.close()
-    tagged.close()
 
 
 # ------------------------------------------------------------------------------- seeds and splits
@@ -460,8 +405,8 @@ def test_the_initial_state_is_the_task_and_starts_no_interaction(solver: Interac
 
 
 def test_a_split_without_tasks_is_named(user_module: str):
-    lone = environment(f"{user_module}.Ducks", rows=[{"prompt": "x"}])
-    empty = a_split(lone, empty=True)
+    lone = environment(f"{user_module}.Ducks", rows=[{"prompt": "x", "answer": "y"}])
+    empty = next(split for split in SPLITS if lone.tasks.count(split) == 0)
     with pytest.raises(EnvError, match=f"the tasks have none for {empty}"):
         lone.reset(seed_of(empty, 0))
 

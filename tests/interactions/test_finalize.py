@@ -287,7 +287,8 @@ import sys
 from functools import partial
 
 sys.path.insert(0, "FOLDER")
-from vagentrl.interactions import InteractionEnvironment, ListTasks
+from vagentrl.datasets import ListTasks
+from vagentrl.interactions import InteractionEnvironment
 from vagentrl.rollout.workers import WorkerPool, reset, step
 
 
@@ -330,7 +331,8 @@ def test_conversations_are_finalized_when_the_program_ends(tmp_path: Path):
     (tmp_path / "user.py").write_text(CODE.replace("del self", "print('forgotten'); del self"))
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from vagentrl.interactions import InteractionEnvironment, ListTasks\n"
+        "from vagentrl.datasets import ListTasks\n"
+        "from vagentrl.interactions import InteractionEnvironment\n"
         "rows = [{'prompt': str(n), 'answer': str(n)} for n in range(40)]\n"
         "env = InteractionEnvironment(ListTasks(rows), 'user.SolverInteraction')\n"
         "env.reset(0)\n"

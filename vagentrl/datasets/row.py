@@ -6,10 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Literal, get_args
+
+from PIL.Image import Image
 
 from vagentrl.environment import Split
 from vagentrl.errors import ConfigError, RowError, seen
+from vagentrl.interactions.tasks import turns_problem
 from vagentrl.types import IMAGE_PLACEHOLDER
 
 Form = Literal["auto", "verl", "plain"]
@@ -21,6 +25,7 @@ _SPLITS: dict[str, Split] = {
     "valid": "validation",
 }
 _CANONICAL = json.JSONEncoder(sort_keys=True, default=repr)
+_VERLS = ("extra_info", "interaction_kwargs", "reward_model")
 _ROLES = ("system", "user", "assistant")
 
 
@@ -142,7 +147,8 @@ def read_row(
     messages = _messages(prompt, form)
     read = tuple(_message(message, images) for message in messages)
     images.check_all_shown()
-    _check_turns([message["role"] for message in read])
+    if problem := turns_problem([message["role"] for message in read]):
+        raise RowError(problem)
     return Row(
         read,
         tuple(images.shown),
@@ -184,37 +190,34 @@ def _message(message: Any, images: _Images) -> dict[str, str]:
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         raise RowError(f"a message's role is {seen(role)}; give one of {', '.join(_ROLES)}")
+    shown = images if role == "user" else None
     if isinstance(content, str):
-        text = images.show_in(content)
+        text = _text(content, shown)
     elif isinstance(content, list) and content:
-        text = "".join(_block(block, images) for block in content)
+        text = "".join(_block(block, shown) for block in content)
     else:
         raise RowError(f"a message's content is {seen(content)}; give a text or a list of blocks")
     return {"role": role, "content": _clean(text)}
 
 
-def _check_turns(roles: list[str]) -> None:
-    """Check that user and assistant speak in turn, the user last."""
-    spoken = roles[1:] if roles[0] == "system" else roles
-    wanted = ["user" if number % 2 == 0 else "assistant" for number in range(len(spoken))]
-    if spoken != wanted or len(spoken) % 2 == 0:
-        raise RowError(
-            f"the messages are of {', '.join(roles)}; give a system message or none, then user and "
-            "assistant in turn, and the user's last"
-        )
-
-
-def _block(block: Any, images: _Images) -> str:
+def _block(block: Any, images: _Images | None) -> str:
     """A content block as text, with a placeholder where it is an image."""
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind == "text" and isinstance(block.get("text"), str):
-        return images.show_in(block["text"])
-    if kind == "image":
-        return images.show(block.get("image"))
-    if kind == "image_url":
-        url = block.get("image_url")
-        return images.show(url.get("url") if isinstance(url, Mapping) else url)
-    raise RowError(f"a content block is {seen(block)}; give one of type 'text' or 'image'")
+        return _text(block["text"], images)
+    if kind not in ("image", "image_url"):
+        raise RowError(f"a content block is {seen(block)}; give one of type 'text' or 'image'")
+    if images is None:
+        raise RowError("an image stands in a message that is not the user's; move it to one")
+    image = block.get(kind)
+    return images.show(
+        image.get("url") if isinstance(image, Mapping) and kind != "image" else image
+    )
+
+
+def _text(text: str, images: _Images | None) -> str:
+    """A text; in the user's messages each placeholder in it shows an image."""
+    return text if images is None else images.show_in(text)
 
 
 def _clean(text: str) -> str:
@@ -283,11 +286,19 @@ def _reference(image: Any) -> ImageReference:
             image = image["bytes"]
         else:
             image = image.get("path") or image.get("image") or image.get("url")
+    if isinstance(image, Image):
+        image = _as_png(image)
     if isinstance(image, bytes | bytearray):
         return ImageReference(bytes(image))
     if isinstance(image, str) and image.strip() and "\0" not in image:
         return ImageReference(None, image)
     raise RowError(f"an image is {seen(image)}; give a path, a URL, or the bytes of a file")
+
+
+def _as_png(image: Image) -> bytes:
+    stream = BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
 
 
 # ----------------------------------------------------------------------------- the other fields
@@ -324,7 +335,7 @@ def _interaction(
 
 def _is_verl(row: Mapping[str, Any]) -> bool:
     """Whether the row has one of the fields that only verl's form has."""
-    return any(row.get(name) is not None for name in ("extra_info", "reward_model"))
+    return any(row.get(name) is not None for name in _VERLS)
 
 
 def _mapping(row: Mapping[str, Any], name: str) -> dict[str, Any]:

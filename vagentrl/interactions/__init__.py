@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from vagentrl.interactions.base import BaseInteraction
-from vagentrl.interactions.tasks import ListTasks, Task, Tasks
+from vagentrl.interactions.tasks import Task, Tasks
 from vagentrl.interactions.verl_shim import install_verl_shim
 
 # Imported on first use: some of the shipped interactions need the libraries of an extra.
@@ -20,7 +20,7 @@ _HOMES = {
     "initialize_interactions_from_config": "vagentrl.interactions.registry",
 }
 
-__all__ = ["BaseInteraction", "ListTasks", "Task", "Tasks", "install_verl_shim", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["BaseInteraction", "Task", "Tasks", "install_verl_shim", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

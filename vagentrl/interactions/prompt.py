@@ -9,7 +9,7 @@ from PIL.Image import Image
 
 from vagentrl.errors import RowError, seen
 from vagentrl.interactions.answers import harmless
-from vagentrl.interactions.tasks import Task
+from vagentrl.interactions.tasks import Task, turns_problem
 from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation
 
 
@@ -37,13 +37,9 @@ def read_prompt(task: Task) -> TaskPrompt:
     """
     messages = [(message.get("role"), message.get("content")) for message in task.messages]
     roles = [role for role, _ in messages]
-    told = int(roles[:1] == ["system"])
-    wanted = ["user" if index % 2 == 0 else "assistant" for index in range(len(roles) - told)]
-    if roles[told:] != wanted or not wanted or wanted[-1] != "user":
-        raise RowError(
-            f"row {task.number} has messages of the roles {roles}; give a system message or none, "
-            "then user and assistant in turn, and the user's last"
-        )
+    if problem := turns_problem(roles):
+        raise RowError(f"row {task.number}: {problem}")
+    told = int(roles[0] == "system")
     texts = []
     for role, content in messages:
         if not isinstance(content, str):

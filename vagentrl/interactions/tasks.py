@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from PIL.Image import Image
 
-from vagentrl.environment import Split, split_of_state
-from vagentrl.errors import RowError, seen
+from vagentrl.environment import Split
 
 
 @dataclass(frozen=True)
@@ -65,47 +64,13 @@ class Tasks(ABC):
         """
 
 
-class ListTasks(Tasks):
-    """Tasks from rows in memory. A hash of its content gives each to a split: a tenth of the tasks
-    each to validation and to test.
-
-    Args:
-        rows: The rows. Each has a ``prompt``, which is a text or a list of messages, and optionally
-            ``images`` (PIL) and ``extra_info.interaction_kwargs`` or ``interaction_kwargs``. Where
-            both are missing, an ``answer`` is passed on as ``ground_truth``.
-
-    Raises:
-        RowError: When a row is of another form.
-    """
-
-    def __init__(self, rows: Sequence[dict[str, Any] | Task]) -> None:
-        self._tasks: dict[Split, list[Task]] = {"train": [], "validation": [], "test": []}
-        for number, row in enumerate(rows):
-            task = replace(row, number=number) if isinstance(row, Task) else task_of(row, number)
-            self._tasks[split_of_state(task.content)].append(task)
-
-    def count(self, split: Split) -> int:
-        return len(self._tasks[split])
-
-    def task(self, split: Split, index: int) -> Task:
-        return self._tasks[split][index]
-
-
-def task_of(row: Mapping[str, Any], number: int) -> Task:
-    """The task of a row; see `ListTasks`.
-
-    Raises:
-        RowError: When the row is of another form.
-    """
-    prompt = row.get("prompt")
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if not isinstance(messages, Sequence) or not all(isinstance(one, Mapping) for one in messages):
-        wanted = "give a text, or a list of messages with `role` and `content`"
-        raise RowError(f"row {number} has the prompt {seen(prompt)}; {wanted}")
-    extra = row.get("extra_info") or {}
-    kwargs = extra.get("interaction_kwargs") or row.get("interaction_kwargs")
-    if kwargs is None:
-        kwargs = {"ground_truth": row["answer"]} if "answer" in row else {}
-    if not isinstance(kwargs, Mapping):
-        raise RowError(f"row {number} has interaction_kwargs {seen(kwargs)}; give a dictionary")
-    return Task(tuple(messages), tuple(row.get("images", ())), kwargs, number)
+def turns_problem(roles: Sequence[object]) -> str | None:
+    """What is wrong with the order of a prompt's messages; None if nothing is."""
+    spoken = roles[1:] if roles[:1] == ["system"] else roles
+    wanted = ["user" if number % 2 == 0 else "assistant" for number in range(len(spoken))]
+    if spoken == wanted and len(spoken) % 2 == 1:
+        return None
+    return (
+        f"the messages have the roles {roles}; give a system message or none, then user and "
+        "assistant in turn, and the user's last"
+    )
