@@ -22,7 +22,7 @@ from tests.interactions.tables import (
 )
 from tests.interactions.user_code import user_module
 from vagentrl.datasets import ListTasks
-from vagentrl.environment import seed_of
+from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ConfigError, EnvError, RowError
 from vagentrl.formats import NoThink
 from vagentrl.interactions import InteractionEnvironment, Lifecycle, registry
@@ -406,7 +406,7 @@ def test_the_initial_state_is_the_task_and_starts_no_interaction(solver: Interac
 
 def test_a_split_without_tasks_is_named(user_module: str):
     lone = environment(f"{user_module}.Ducks", rows=[{"prompt": "x", "answer": "y"}])
-    empty = next(split for split in SPLITS if lone.tasks.count(split) == 0)
+    empty: Split = next(split for split in SPLITS if lone.tasks.count(split) == 0)
     with pytest.raises(EnvError, match=f"the tasks have none for {empty}"):
         lone.reset(seed_of(empty, 0))
 

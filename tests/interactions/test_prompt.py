@@ -20,7 +20,9 @@ __all__ = ["user_module"]
 class OneTask(Tasks):
     """A source of the user's, which checks nothing."""
 
-    def __init__(self, messages: Sequence[Mapping[str, Any]], images: tuple[Image.Image, ...]) -> None:
+    def __init__(
+        self, messages: Sequence[Mapping[str, Any]], images: tuple[Image.Image, ...]
+    ) -> None:
         self._task = Task(tuple(messages), images, {}, number=7)
 
     def count(self, split: Split) -> int:

@@ -11,8 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
-from vagentrl.interactions.base import BaseInteraction
-from vagentrl.interactions.messages import last_reply
+from vagentrl.interactions.problem import Problem, ProblemInteraction
 from vagentrl.interactions.settings import read_settings
 
 Method = Literal["strict", "flexible"]
@@ -91,8 +90,6 @@ class Gsm8kSettings:
         method: ``strict`` reads the number after ``#### ``, ``flexible`` the last number.
         format_score: Score of a wrong number.
         score: Score of the right number.
-        add_prefix: Puts ``#### `` before a reply that does not begin with it, as verl's class
-            does. With ``strict``, a reply that begins with the number then counts too.
         correct: What a right answer is told.
         incorrect: What a wrong answer is told.
         unreadable: What a reply without a number is told.
@@ -101,7 +98,6 @@ class Gsm8kSettings:
     method: Method = "strict"
     format_score: float = 0.0
     score: float = 1.0
-    add_prefix: bool = False
     correct: str = "That is the right answer."
     incorrect: str = (
         "That is not the right answer. Go over your steps, find the mistake, and answer again."
@@ -118,13 +114,7 @@ class Gsm8kSettings:
             )
 
 
-@dataclass
-class _Problem:
-    ground_truth: str
-    score: float = 0.0
-
-
-class Gsm8kInteraction(BaseInteraction):
+class Gsm8kInteraction(ProblemInteraction[str]):
     """Says whether a number is right, and asks again if it is not.
 
     Args:
@@ -136,16 +126,12 @@ class Gsm8kInteraction(BaseInteraction):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self.settings = read_settings(config, Gsm8kSettings, "Gsm8kInteraction")
-        self._problems: dict[str, _Problem] = {}
 
-    async def start_interaction(
-        self, instance_id: str | None = None, ground_truth: str | float | None = None, **kwargs: Any
-    ) -> str:
-        """Begin a problem.
+    def read_truth(self, ground_truth: str | float | None = None, **kwargs: Any) -> str:
+        """The right number.
 
         Args:
-            instance_id: Names the conversation; None draws a name.
-            ground_truth: The right number; a GSM8K solution with ``#### `` before it will do.
+            ground_truth: The number; a GSM8K solution with ``#### `` before it will do.
             **kwargs: Not used.
 
         Raises:
@@ -157,35 +143,21 @@ class Gsm8kInteraction(BaseInteraction):
                 f"the ground_truth of a gsm8k row is {seen(ground_truth)}; give a number, in "
                 "interaction_kwargs.ground_truth"
             )
-        instance_id = await super().start_interaction(instance_id, **kwargs)
-        self._problems[instance_id] = _Problem(right)
-        return instance_id
+        return right
 
     def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
         return f"#### {str(ground_truth).rpartition('#### ')[2].strip()}"
 
-    async def generate_response(
-        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
+    async def judge(
+        self, reply: str, problem: Problem[str]
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """Judge the last reply; the conversation ends with the right answer."""
-        settings, problem = self.settings, self._problems[instance_id]
-        reply = last_reply(messages)
-        if settings.add_prefix and not reply.startswith("#### "):
-            reply = "#### " + reply
+        """Judge a reply; the conversation ends with the right answer."""
+        settings = self.settings
         answered = extract_answer(reply, settings.method) is not None
-        right = bool(compute_score(reply, problem.ground_truth, settings.method))
-        if answered:
-            problem.score = settings.score if right else settings.format_score
-        else:
-            problem.score = 0.0
+        right = bool(compute_score(reply, problem.truth, settings.method))
+        score = compute_score(
+            reply, problem.truth, settings.method, settings.format_score, settings.score
+        )
         feedback = settings.incorrect if answered else settings.unreadable
         metrics = {"correct": float(right), "answered": float(answered)}
-        return right, settings.correct if right else feedback, problem.score, metrics
-
-    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The score of the last reply; 0 before the first."""
-        return self._problems[instance_id].score
-
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the problem."""
-        self._problems.pop(instance_id, None)
+        return right, settings.correct if right else feedback, score, metrics

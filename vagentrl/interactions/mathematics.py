@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
-from vagentrl.interactions.base import BaseInteraction
 from vagentrl.interactions.equivalence import shared_equivalence
-from vagentrl.interactions.messages import last_reply
+from vagentrl.interactions.problem import Problem, ProblemInteraction
 from vagentrl.interactions.settings import read_settings
 
 _BOX = "\\boxed{"
@@ -75,13 +74,7 @@ class MathSettings:
                 raise ConfigError(f"{name} is {value}; give a positive number")
 
 
-@dataclass
-class _Problem:
-    ground_truth: str
-    score: float = 0.0
-
-
-class MathInteraction(BaseInteraction):
+class MathInteraction(ProblemInteraction[str]):
     """Says whether an expression equals the right one, and asks again if it does not.
 
     Args:
@@ -94,16 +87,12 @@ class MathInteraction(BaseInteraction):
         settings = self.settings
         workers = settings.workers or os.cpu_count() or 1
         self._equivalence = shared_equivalence(workers, settings.timeout_s, settings.memory_mb)
-        self._problems: dict[str, _Problem] = {}
 
-    async def start_interaction(
-        self, instance_id: str | None = None, ground_truth: str | float | None = None, **kwargs: Any
-    ) -> str:
-        r"""Begin a problem.
+    def read_truth(self, ground_truth: str | float | None = None, **kwargs: Any) -> str:
+        r"""The right answer.
 
         Args:
-            instance_id: Names the conversation; None draws a name.
-            ground_truth: The right answer, in LaTeX or plainly; a solution with ``\boxed{}`` or a
+            ground_truth: The answer, in LaTeX or plainly; a solution with ``\boxed{}`` or a
                 text with ``$…$`` will do.
             **kwargs: Not used.
 
@@ -117,39 +106,29 @@ class MathInteraction(BaseInteraction):
                 f"the ground_truth of a math row is {seen(ground_truth)}; give an expression of 1 "
                 f"to {_LONGEST} characters in interaction_kwargs.ground_truth"
             )
-        instance_id = await super().start_interaction(instance_id, **kwargs)
-        self._problems[instance_id] = _Problem(right)
-        return instance_id
+        return right
 
     def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
         given = str(ground_truth)
         return rf"\boxed{{{last_boxed(given) or given}}}"
 
-    async def generate_response(
-        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
+    async def judge(
+        self, reply: str, problem: Problem[str]
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """Judge the last reply; the conversation ends with the right answer."""
-        settings, problem = self.settings, self._problems[instance_id]
-        judgement = await self._judge(last_reply(messages), problem.ground_truth)
+        """Judge a reply; the conversation ends with the right answer."""
+        settings = self.settings
+        judgement = await self._compare(reply, problem.truth)
         right = judgement == "right"
-        problem.score = settings.score if right else 0.0
+        score = settings.score if right else 0.0
         told = settings.unreadable if judgement == "unanswered" else settings.incorrect
         metrics = {
             "correct": float(right),
             "answered": float(judgement != "unanswered"),
             "stuck": float(judgement == "stuck"),
         }
-        return right, settings.correct if right else told, problem.score, metrics
+        return right, settings.correct if right else told, score, metrics
 
-    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The score of the last reply; 0 before the first."""
-        return self._problems[instance_id].score
-
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the problem."""
-        self._problems.pop(instance_id, None)
-
-    async def _judge(self, reply: str, gold: str) -> Judgement:
+    async def _compare(self, reply: str, gold: str) -> Judgement:
         answer = last_boxed(reply)
         asked = f"\\boxed{{{answer}}}"
         if answer is None and not self.settings.boxed_only:

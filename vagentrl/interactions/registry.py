@@ -166,7 +166,7 @@ def read_entries(content: Mapping[str, Any], source: str) -> tuple[Entry, ...]:
         raise ConfigError(f"`interaction` of {source} is {seen(items)}; write {_FORM}")
     entries: dict[str, Entry] = {}
     for item in items:
-        entry = _entry(item, source)
+        entry = read_entry(item, source)
         if entry.name in entries:
             raise ConfigError(
                 f"Duplicate interaction name {entry.name!r} found in {source}; give each entry a "
@@ -176,7 +176,8 @@ def read_entries(content: Mapping[str, Any], source: str) -> tuple[Entry, ...]:
     return tuple(entries.values())
 
 
-def _entry(item: object, source: str) -> Entry:
+def read_entry(item: object, source: str) -> Entry:
+    """One entry, ``{class_name: …, name: …, config: {…}}``; see `read_entries`."""
     match item:
         case {"class_name": str(class_name), **others}:
             name, config = others.get("name"), others.get("config")

@@ -190,9 +190,7 @@ class Session:
         return await result
 
     def _named(self, method: str) -> tuple[str, ...]:
-        """The instance_id, if the method takes it: that of verl's base class does not."""
-        takes_it = accepts(getattr(self.interaction, method), self.instance_id)
-        return (self.instance_id,) if takes_it else ()
+        return id_arguments(getattr(self.interaction, method), self.instance_id)
 
     def _name(self, method: str) -> str:
         return f"{type(self.interaction).__name__}.{method}"
@@ -203,6 +201,11 @@ class Session:
         if key not in _told:
             _told.add(key)
             log.warning("%s %s", self._name(method), message)
+
+
+def id_arguments(method: Callable[..., Any], instance_id: str) -> tuple[str, ...]:
+    """The instance_id, if the method takes it: that of verl's base class does not."""
+    return (instance_id,) if accepts(method, instance_id) else ()
 
 
 def accepts(method: Callable[..., Any], *arguments: Any) -> bool:

@@ -17,7 +17,7 @@ MODULES: dict[str, str | None] = {
     "verl": None,
     "verl.interactions": None,
     "verl.interactions.base": "vagentrl.interactions.base",
-    "verl.interactions.gsm8k_interaction": "vagentrl.interactions.gsm8k",
+    "verl.interactions.gsm8k_interaction": "vagentrl.interactions.verl_gsm8k",
     "verl.interactions.utils": None,
     "verl.interactions.utils.interaction_registry": "vagentrl.interactions.registry",
     "verl.utils": None,

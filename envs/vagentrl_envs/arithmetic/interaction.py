@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vagentrl.errors import ConfigError, RowError, seen
-from vagentrl.interactions import BaseInteraction
+from vagentrl.interactions.problem import Problem, ProblemInteraction
+from vagentrl.interactions.settings import read_settings
 
 # A minus between two numbers is an operation: "9-5" ends in 5.
 _NUMBER = re.compile(r"(?:(?<![0-9])[-−])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
@@ -29,25 +29,13 @@ class ArithmeticSettings:
     after_feedback: float = 0.5
 
     def __post_init__(self) -> None:
-        attempts, score = self.attempts, self.after_feedback
-        if attempts is not None and (type(attempts) is not int or attempts < 1):
-            raise ConfigError(
-                f"attempts is {seen(attempts)}; give at least 1, or null for no limit"
-            )
-        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-            raise ConfigError(f"after_feedback is {seen(score)}; give a score from 0 to 1")
+        if self.attempts is not None and self.attempts < 1:
+            raise ConfigError(f"attempts is {self.attempts}; give at least 1, or null for no limit")
+        if not 0 <= self.after_feedback <= 1:
+            raise ConfigError(f"after_feedback is {self.after_feedback:g}; give one from 0 to 1")
 
 
-@dataclass
-class _Problem:
-    """A problem that is being solved."""
-
-    truth: float
-    replies: int = 0
-    score: float = 0.0
-
-
-class ArithmeticInteraction(BaseInteraction):
+class ArithmeticInteraction(ProblemInteraction[float]):
     """Reads the last number of each reply, and says whether it is right, too low or too high.
 
     Args:
@@ -59,24 +47,13 @@ class ArithmeticInteraction(BaseInteraction):
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
-        given = {name: value for name, value in config.items() if name != "name"}
-        known = [field.name for field in fields(ArithmeticSettings)]
-        if unknown := sorted(set(given) - set(known)):
-            raise ConfigError(
-                f"ArithmeticInteraction has no setting {', '.join(map(str, unknown))}; its "
-                f"settings are {', '.join(known)}"
-            )
-        self.settings = ArithmeticSettings(**given)
-        self._problems: dict[str, _Problem] = {}
+        self.settings = read_settings(config, ArithmeticSettings, "ArithmeticInteraction")
 
-    async def start_interaction(
-        self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any
-    ) -> str:
-        """Begin a problem.
+    def read_truth(self, ground_truth: Any = None, **kwargs: Any) -> float:
+        """The right number.
 
         Args:
-            instance_id: Names the conversation; None draws a name.
-            ground_truth: The right number.
+            ground_truth: The number, or a text that ends in it.
             **kwargs: Not used.
 
         Raises:
@@ -85,38 +62,25 @@ class ArithmeticInteraction(BaseInteraction):
         truth = None if isinstance(ground_truth, bool) else last_number(str(ground_truth))
         if truth is None:
             raise RowError(f"the ground_truth is {seen(ground_truth)}; give a number")
-        instance_id = await super().start_interaction(instance_id, **kwargs)
-        self._problems[instance_id] = _Problem(truth)
-        return instance_id
+        return truth
 
     def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
         return str(ground_truth)
 
-    async def generate_response(
-        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
+    async def judge(
+        self, reply: str, problem: Problem[float]
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """Judge the last reply.
+        """Judge a reply.
 
         The metrics are ``right_at_first`` for the first reply, ``right_after_feedback`` for others.
         """
-        problem = self._problems[instance_id]
-        answer = last_number(_last_reply(messages))
+        answer = last_number(reply)
         right = answer == problem.truth
         first = problem.replies == 0
-        problem.replies += 1
-        if right:
-            problem.score = 1.0 if first else self.settings.after_feedback
+        score = (1.0 if first else self.settings.after_feedback) if right else 0.0
         metrics = {"right_at_first" if first else "right_after_feedback": float(right)}
-        over = right or problem.replies == self.settings.attempts
-        return over, _feedback(answer, problem.truth), problem.score, metrics
-
-    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The score of the right answer; 0 until it was given."""
-        return self._problems[instance_id].score
-
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the problem."""
-        self._problems.pop(instance_id, None)
+        over = right or problem.replies + 1 == self.settings.attempts
+        return over, _feedback(answer, problem.truth), score, metrics
 
 
 def last_number(text: str) -> float | None:
@@ -135,11 +99,3 @@ def _feedback(answer: float | None, truth: float) -> str:
     if answer == truth:
         return "Right."
     return f"Too {'low' if answer < truth else 'high'}. Try again."
-
-
-def _last_reply(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The text of the assistant's last message, whose content may be a list of blocks."""
-    content = next((m["content"] for m in reversed(messages) if m["role"] == "assistant"), "")
-    if isinstance(content, str):
-        return content
-    return "".join(str(block.get("text", "")) for block in content)

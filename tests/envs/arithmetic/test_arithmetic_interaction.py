@@ -108,9 +108,9 @@ def test_a_row_without_a_number_is_refused(truth: Any):
     [
         ({"tries": 3}, "no setting tries; its settings are attempts, after_feedback"),
         ({"attempts": 0}, "attempts is 0"),
-        ({"attempts": True}, "attempts is True"),
+        ({"attempts": True}, "attempts of ArithmeticInteraction is True"),
         ({"after_feedback": 1.5}, "after_feedback is 1.5"),
-        ({"after_feedback": "half"}, "after_feedback is 'half'"),
+        ({"after_feedback": "half"}, "after_feedback of ArithmeticInteraction is 'half'"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(config: dict[str, Any], message: str):

@@ -1,7 +1,7 @@
 import asyncio
 import json
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from PIL import Image
@@ -264,6 +264,38 @@ def test_another_interaction_judges_the_answer():
     assert interaction._conversations == {}
 
 
+class JudgeOfVerl:
+    """Derives from nothing, and writes the last two methods as verl's base class does."""
+
+    finalized: ClassVar[list[str]] = []
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.name = config["name"]
+        self.conversations: list[str] = []
+
+    async def start_interaction(self, instance_id: str, **kwargs: Any) -> str:
+        self.conversations.append(instance_id)
+        return "another name"
+
+    async def generate_response(self, instance_id: str, messages: list, **kwargs: Any) -> tuple:
+        assert instance_id in self.conversations
+        return True, f"{self.name} nods.", 0.25, None
+
+    async def calculate_score(self) -> float:
+        return 0.75
+
+    async def finalize_interaction(self) -> None:
+        self.finalized.append(self.conversations.pop())
+
+
+def test_the_judge_may_be_a_class_of_verls_kind():
+    entry = {"class_name": f"{__name__}.JudgeOfVerl", "name": "Ada"}
+    interaction = with_tools("add", answer=entry)
+    over, told, score, metrics = ask(interaction, "42")
+    assert (over, told, score, metrics["calls"]) == (True, "Ada nods.", 0.25, 0.0)
+    assert len(JudgeOfVerl.finalized) == 1
+
+
 def test_a_row_needs_something_to_judge_by():
     with pytest.raises(RowError, match="ground_truth"):
         ask(with_tools("add"), "1")
@@ -303,6 +335,7 @@ def rest(*things: int) -> None: ...
         ({"tools": [rest]}, "by name"),
         ({"tools": [f"{HOME}.add"], "timeout_s": 0}, "timeout_s"),
         ({"tools": [f"{HOME}.add"], "answer": {"config": {}}}, "class_name"),
+        ({"tools": [f"{HOME}.add"], "answer": {"class_name": "builtins.dict"}}, "no interaction"),
         ({"mcp": [{}]}, "command"),
         ({"mcp": [{"command": "there-is-no-such-program"}]}, "not found"),
     ],

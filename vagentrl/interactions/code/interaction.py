@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any, Literal
 
 from vagentrl.errors import ConfigError, RowError, seen
-from vagentrl.interactions.base import BaseInteraction
 from vagentrl.interactions.code.cases import Case, Suite, last_program, read_tests
 from vagentrl.interactions.code.probing import confinements
 from vagentrl.interactions.code.sandbox import CONFINEMENTS, Confinement, Limits, Run, Sandbox
-from vagentrl.interactions.messages import last_reply, shortened
+from vagentrl.interactions.messages import shortened
+from vagentrl.interactions.problem import Problem, ProblemInteraction
 from vagentrl.interactions.settings import read_settings
 
 _SHOWN = 300
@@ -95,13 +95,7 @@ class _Verdict:
     timeouts: int = 0
 
 
-@dataclass
-class _Problem:
-    tests: Suite
-    score: float = 0.0
-
-
-class CodeInteraction(BaseInteraction):
+class CodeInteraction(ProblemInteraction[Suite]):
     """Runs the last block of Python in a reply, confined and within limits.
 
     Args:
@@ -132,19 +126,11 @@ class CodeInteraction(BaseInteraction):
         self._sandbox = Sandbox(limits, confined, python, settings.readable)
         workers = settings.concurrency or os.cpu_count() or 1
         self._threads = _shared_threads(workers)
-        self._problems: dict[str, _Problem] = {}
 
-    async def start_interaction(
-        self,
-        instance_id: str | None = None,
-        tests: Any = None,
-        language: str = "python",
-        **kwargs: Any,
-    ) -> str:
-        """Begin a problem.
+    def read_truth(self, tests: Any = None, language: str = "python", **kwargs: Any) -> Suite:
+        """The tests of a row.
 
         Args:
-            instance_id: Names the conversation; None draws a name.
             tests: See `read_tests`.
             language: Only ``python``.
             **kwargs: Not used.
@@ -154,43 +140,31 @@ class CodeInteraction(BaseInteraction):
         """
         if language != "python":
             raise RowError(f"language is {seen(language)}; CodeInteraction runs python")
-        problem = _Problem(read_tests(tests))
-        instance_id = await super().start_interaction(instance_id, **kwargs)
-        self._problems[instance_id] = problem
-        return instance_id
+        return read_tests(tests)
 
-    async def generate_response(
-        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
+    async def judge(
+        self, reply: str, problem: Problem[Suite]
     ) -> tuple[bool, str, float, dict[str, Any]]:
-        """Run the program of the last reply; the conversation ends when it passes all tests."""
-        problem = self._problems[instance_id]
-        program = last_program(last_reply(messages))
+        """Run the program of a reply; the conversation ends when it passes all tests."""
+        tests, program = problem.truth, last_program(reply)
         if program is None:
-            verdict = _Verdict(0, len(problem.tests), "Your reply has no block of Python.")
+            verdict = _Verdict(0, len(tests), "Your reply has no block of Python.")
         elif len(program) > _LONGEST_PROGRAM:
             long = f"Your program has more than {_LONGEST_PROGRAM} characters and was not run."
-            verdict = _Verdict(0, len(problem.tests), long)
+            verdict = _Verdict(0, len(tests), long)
         else:
             loop = asyncio.get_running_loop()
-            verdict = await loop.run_in_executor(self._threads, self._judge, program, problem.tests)
+            verdict = await loop.run_in_executor(self._threads, self._test, program, tests)
         solved = verdict.passed == verdict.tests
         share = verdict.passed / verdict.tests
-        problem.score = share if self.settings.scoring == "share" else float(solved)
+        score = share if self.settings.scoring == "share" else float(solved)
         metrics = {
             "solved": float(solved),
             "passed": share,
             "timeouts": float(verdict.timeouts),
             "no_program": float(program is None),
         }
-        return solved, self._told(verdict), problem.score, metrics
-
-    async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The score of the last reply; 0 before the first."""
-        return self._problems[instance_id].score
-
-    async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the problem."""
-        self._problems.pop(instance_id, None)
+        return solved, self._told(verdict), score, metrics
 
     def _told(self, verdict: _Verdict) -> str:
         passes = f"Your program passes {verdict.passed} of {verdict.tests} tests."
@@ -199,7 +173,7 @@ class CodeInteraction(BaseInteraction):
         asked = "Answer again with the whole program between ```python and ```."
         return "\n".join([passes, verdict.failure, asked])
 
-    def _judge(self, program: str, tests: Suite) -> _Verdict:
+    def _test(self, program: str, tests: Suite) -> _Verdict:
         if tests.checks:
             run = self._sandbox.run(program, checks=tests.checks)
             return self._verdict_of_checks(run, tests.checks)

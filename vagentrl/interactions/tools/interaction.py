@@ -8,16 +8,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from vagentrl.errors import ConfigError, EnvError, RowError, seen
+from vagentrl.errors import ConfigError, EnvError, RowError
 from vagentrl.interactions.base import BaseInteraction
 from vagentrl.interactions.messages import last_reply
+from vagentrl.interactions.registry import read_entry
+from vagentrl.interactions.session import id_arguments
 from vagentrl.interactions.settings import read_settings
 from vagentrl.interactions.tools.base import Tool, ToolError
 from vagentrl.interactions.tools.calls import Call, Malformed, after_thinking, read_calls
 from vagentrl.interactions.tools.prompt import tools_prompt
 from vagentrl.interactions.tools.results import Block, blocks_of, joined, response
 from vagentrl.interactions.tools.threads import Threads
-from vagentrl.interactions.tools.toolset import Toolset, named_object
+from vagentrl.interactions.tools.toolset import Toolset
 
 _LONGEST_ERROR = 500
 """Characters of an error that the agent is shown."""
@@ -71,7 +73,7 @@ class _Conversation:
     tools: Mapping[str, Tool]
     closing: ExitStack
     ground_truth: Any
-    answering: str | None = None
+    judged: bool = False  # by the interaction of the setting `answer`
     calls: int = 0
     score: float = 0.0
 
@@ -112,7 +114,8 @@ class ToolInteraction(BaseInteraction):
         self._servers = [_server(server) for server in self.settings.mcp]
         listed = [tool for server in self._servers for tool in server.tools]
         self._toolset = Toolset(self.settings.tools, listed)
-        self._answering = _interaction(self.settings.answer)
+        answer = self.settings.answer
+        self._answering = None if answer is None else read_entry(answer, "`answer`").make()
         self._threads = Threads()
         self._conversations: dict[str, _Conversation] = {}
 
@@ -147,12 +150,12 @@ class ToolInteraction(BaseInteraction):
         conversation = _Conversation(tools, closing, ground_truth)
         self._conversations[instance_id] = conversation
         if self._answering is not None:
-            answering = f"{instance_id}-answer"
             try:
-                conversation.answering = await self._answering.start_interaction(answering, **row)
+                await self._answering.start_interaction(instance_id, **row)
             except BaseException:
                 await self.finalize_interaction(instance_id)
                 raise
+            conversation.judged = True
         return instance_id
 
     async def generate_response(
@@ -168,7 +171,7 @@ class ToolInteraction(BaseInteraction):
         reply = after_thinking(last_reply(messages))
         calls = read_calls(reply, settings.calls_per_turn, settings.call_chars)
         if not calls:
-            return await self._judge(conversation, reply, messages, kwargs)
+            return await self._judge(instance_id, reply, messages, kwargs)
         counts = _Counts()
         responses = [response(await self._answer(conversation, call, counts)) for call in calls]
         return False, joined(responses), 0.0, counts.metrics()
@@ -176,8 +179,9 @@ class ToolInteraction(BaseInteraction):
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """The score of the final answer; 0 before it."""
         conversation = self._conversations[instance_id]
-        if self._answering is not None and conversation.answering is not None:
-            return await self._answering.calculate_score(conversation.answering)
+        if self._answering is not None and conversation.judged:
+            method = self._answering.calculate_score
+            return await method(*id_arguments(method, instance_id))
         return conversation.score
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
@@ -186,8 +190,9 @@ class ToolInteraction(BaseInteraction):
         if conversation is None:
             return
         try:
-            if self._answering is not None and conversation.answering is not None:
-                await self._answering.finalize_interaction(conversation.answering)
+            if self._answering is not None and conversation.judged:
+                method = self._answering.finalize_interaction
+                await method(*id_arguments(method, instance_id))
         finally:
             if self._toolset.classes:
                 async with asyncio.timeout(self.settings.timeout_s):
@@ -209,21 +214,21 @@ class ToolInteraction(BaseInteraction):
 
     async def _judge(
         self,
-        conversation: _Conversation,
+        instance_id: str,
         reply: str,
         messages: list[dict[str, Any]],
         kwargs: dict[str, Any],
     ) -> tuple[bool, Any, float, dict[str, Any]]:
-        metrics = _Counts().metrics()
-        if self._answering is None or conversation.answering is None:
+        conversation, metrics = self._conversations[instance_id], _Counts().metrics()
+        if self._answering is None or not conversation.judged:
             right = reply.strip() == str(conversation.ground_truth).strip()
             conversation.score = float(right)
             told = "That is the right answer." if right else "That is not the right answer."
             return True, told, conversation.score, {**metrics, "correct": float(right)}
         done, told, score, judged = await self._answering.generate_response(
-            conversation.answering, messages, **kwargs
+            instance_id, messages, **kwargs
         )
-        return done, told, score, {**judged, **metrics}
+        return done, told, score, {**(judged or {}), **metrics}
 
     async def _answer(
         self, conversation: _Conversation, call: Call | Malformed, counts: _Counts
@@ -291,14 +296,3 @@ def _server(config: Mapping[str, Any]) -> Any:
     from vagentrl.interactions.tools.mcp_servers import mcp_server  # its libraries are an extra
 
     return mcp_server(config)
-
-
-def _interaction(config: Mapping[str, Any] | None) -> BaseInteraction | None:
-    if config is None:
-        return None
-    match dict(config):
-        case {"class_name": str(path), **rest} if set(rest) <= {"config", "name"}:
-            return named_object(path)(dict(rest.get("config") or {}))
-    raise ConfigError(
-        f"the setting answer is {seen(config)}; give {{class_name: …, config: {{…}}}}"
-    )
