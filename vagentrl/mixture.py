@@ -13,7 +13,7 @@ import numpy as np
 from vagentrl.curricula import Curriculum
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
-from vagentrl.schedules import Schedule, share_at
+from vagentrl.schedules import Schedule, share_at, shares_of
 from vagentrl.types import Example, Observation, Reply, State, StepResult
 
 if TYPE_CHECKING:
@@ -102,29 +102,23 @@ class Mixture(Environment):
         self._iteration = iteration
 
     def reset(self, seed: int, transition_seed: int = 0) -> Observation:
-        self._playing = self._choose(seed)
+        self._playing = self._made[self._choose(seed)]
         self._playing.at_iteration(self._iteration)
         observation = self._playing.reset(seed, transition_seed)
         self.format = self._playing.format
         return observation
 
     def initial_state(self, seed: int) -> Hashable | None:
-        chosen = self._choose(seed)
-        state = chosen.initial_state(seed)
-        name = next(name for name, made in self._made.items() if made is chosen)
+        name = self._choose(seed)
+        state = self._made[name].initial_state(seed)
         return None if state is None else (name, state)
 
-    def _choose(self, seed: int) -> Environment:
-        """The environment that an episode with this seed plays."""
-        weights = [share_at(self.weights[name], self._iteration) for name in self._made]
-        if not sum(weights):
-            raise ConfigError(
-                f"in iteration {self._iteration} all weights of the Mixture are 0; leave at least "
-                "one above 0"
-            )
-        point = np.random.default_rng((seed, 12)).random() * sum(weights)
-        ends = np.cumsum(weights)
-        return list(self._made.values())[int((ends <= point).sum())]
+    def _choose(self, seed: int) -> str:
+        """The name of the environment that an episode with this seed plays."""
+        weights = {name: share_at(self.weights[name], self._iteration) for name in self.worlds}
+        shares = shares_of(weights, self._iteration)
+        rng = np.random.default_rng((seed, 12))
+        return list(shares)[int(rng.choice(len(shares), p=list(shares.values())))]
 
     def system_prompt(self) -> str:
         return self._current.system_prompt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,25 @@ class Schedule:
 def share_at(share: float | Schedule, iteration: int) -> float:
     """Return the share in an iteration, whether it is constant or follows a schedule."""
     return share.at(iteration) if isinstance(share, Schedule) else share
+
+
+def shares_of(weights: Mapping[str, float], iteration: int) -> dict[str, float]:
+    """Weights as shares of their sum.
+
+    Args:
+        weights: From 0 up, by the names of worlds.
+        iteration: The iteration in which they hold, for the error.
+
+    Raises:
+        ConfigError: When all are 0.
+    """
+    total = sum(weights.values())
+    if total == 0:
+        raise ConfigError(
+            f"in iteration {iteration} the weights of all worlds are 0; the mixture's weights must "
+            "leave at least one above 0"
+        )
+    return {name: weight / total for name, weight in weights.items()}
 
 
 def check_share(

@@ -35,6 +35,11 @@ AtLimit = Literal["end", "bootstrap"]
 is 0; with ``bootstrap`` that value is the critic's."""
 
 
+def harmless(text: str) -> str:
+    """Text that stands for no image and that every tokenizer can encode."""
+    return text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
+
+
 # ---------------------------------------------------------------- between agent and environment
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from vagentrl.environment import ActionEnvironment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import FreeThink, ReplyFormat
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply
+from vagentrl.types import Observation, Reply, harmless
 
 LONGEST_ARGUMENT = 500
 """Characters of an argument that are read; the rest is cut off."""
@@ -31,7 +31,7 @@ def readable(text: str) -> str:
     """Text from files, servers or replies, made safe to show: without image placeholders, control
     characters and halves of surrogate pairs. White space becomes single spaces.
     """
-    text = text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
+    text = harmless(text)
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(text.split())

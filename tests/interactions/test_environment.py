@@ -293,9 +293,9 @@ def test_what_verl_takes_is_taken(user_module: str, returned: Any):
 
 
 def test_an_answer_may_hold_pictures(user_module: str, tmp_path: Path):
-    red, blue = Image.new("RGB", (8, 6), "red"), Image.new("RGBA", (4, 4), "blue")
+    red, clear = Image.new("RGB", (8, 6), "red"), Image.new("RGBA", (4, 3), (0, 0, 0, 0))
     red.save(tmp_path / "red.png")
-    blue.save(buffer := BytesIO(), "PNG")
+    clear.save(buffer := BytesIO(), "PNG")
     blocks = [
         {"type": "text", "text": "Look: "},
         {"type": "image", "image": red},
@@ -309,6 +309,8 @@ def test_an_answer_may_hold_pictures(user_module: str, tmp_path: Path):
     assert observation.text == "Look: <image><image> and <image>"
     assert [image.mode for image in observation.images] == ["RGB"] * 3
     assert observation.images[0].tobytes() == observation.images[1].tobytes() == red.tobytes()
+    assert observation.images[2].size == (4, 3)
+    assert observation.images[2].getextrema() == ((255, 255),) * 3  # on white
     shown.close()
 
 

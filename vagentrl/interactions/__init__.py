@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from vagentrl.interactions.base import BaseInteraction
+from vagentrl.interactions.problem import Problem, ProblemInteraction
+from vagentrl.interactions.settings import read_settings
 from vagentrl.interactions.tasks import Task, Tasks
 from vagentrl.interactions.verl_shim import install_verl_shim
 
@@ -20,7 +22,16 @@ _HOMES = {
     "initialize_interactions_from_config": "vagentrl.interactions.registry",
 }
 
-__all__ = ["BaseInteraction", "Task", "Tasks", "install_verl_shim", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "BaseInteraction",
+    "Problem",
+    "ProblemInteraction",
+    "Task",
+    "Tasks",
+    "install_verl_shim",
+    "read_settings",
+    *_HOMES,
+]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

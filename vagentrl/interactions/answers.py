@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vagentrl.errors import EnvError, seen
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation
+from vagentrl.image_files import fetch_image
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation, harmless
 
 MOST_METRICS = 32
 """The number of metrics that are read from one answer."""
@@ -96,11 +97,6 @@ class _Wrong:
         return EnvError(f"{self.name} returned {seen(value)}{place}; {wanted}")
 
 
-def harmless(text: str) -> str:
-    """Text that stands for no image and that every tokenizer can encode."""
-    return text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
-
-
 def _read_response(response: object, wrong: _Wrong) -> tuple[str, Observation]:
     if isinstance(response, str):
         return response, Observation(harmless(response))
@@ -123,15 +119,20 @@ def _read_response(response: object, wrong: _Wrong) -> tuple[str, Observation]:
 def _open(image: object, wrong: _Wrong) -> Image.Image:
     wanted = "give a PIL image, the path of an image's file, or its bytes"
     if isinstance(image, Image.Image):
-        return image.convert("RGB")
+        return _as_shown(image)
     if not isinstance(image, str | Path | bytes | bytearray):
         raise wrong(" as an image", image, wanted)
     source = BytesIO(image) if isinstance(image, bytes | bytearray) else image
     try:
         with Image.open(source) as opened:
-            return opened.convert("RGB")
+            return _as_shown(opened)
     except (OSError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise wrong(" as an image", image, f"which cannot be opened ({error}); {wanted}") from error
+
+
+def _as_shown(image: Image.Image) -> Image.Image:
+    """The image in RGB and in its own size, with transparent pixels blended with white."""
+    return fetch_image(image, factor=1, min_pixels=1, max_pixels=image.width * image.height)
 
 
 def _numbers(metrics: Mapping[Any, Any]) -> dict[str, float]:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from PIL.Image import Image
 
 from vagentrl.errors import RowError, seen
-from vagentrl.interactions.answers import harmless
 from vagentrl.interactions.tasks import Task, turns_problem
-from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation
+from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation, harmless
 
 
 class TaskPrompt(NamedTuple):

@@ -11,9 +11,8 @@ import numpy as np
 
 from vagentrl.curricula import Curriculum, GroupResult
 from vagentrl.environment import seed_of
-from vagentrl.errors import ConfigError
 from vagentrl.rollout.seeds import mix
-from vagentrl.schedules import Schedule, share_at
+from vagentrl.schedules import Schedule, share_at, shares_of
 from vagentrl.types import Trajectory
 
 
@@ -89,13 +88,7 @@ class Draws:
             name: share_at(world.weight, iteration) * factor(name)
             for name, world in self.worlds.items()
         }
-        total = sum(raw.values())
-        if total == 0:
-            raise ConfigError(
-                f"in iteration {iteration} the weights of all worlds are 0; the mixture's "
-                "weights must leave at least one above 0"
-            )
-        return {name: weight / total for name, weight in raw.items()}
+        return shares_of(raw, iteration)
 
     def epochs(self, world: str) -> float | None:
         """How often all starts of a world were gone through; None where they are not numbered."""

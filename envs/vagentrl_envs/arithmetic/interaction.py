@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vagentrl.errors import ConfigError, RowError, seen
-from vagentrl.interactions.problem import Problem, ProblemInteraction
-from vagentrl.interactions.settings import read_settings
+from vagentrl.interactions import Problem, ProblemInteraction, read_settings
 
 # A minus between two numbers is an operation: "9-5" ends in 5.
 _NUMBER = re.compile(r"(?:(?<![0-9])[-−])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?")
