@@ -5,6 +5,7 @@ The signatures are those of verl 0.7.1, so that classes written for it run uncha
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -64,6 +65,18 @@ class BaseInteraction:
         ``vagentrl warmstart`` clones it, and ``vagentrl check-env`` plays it.
 
         Args:
+            **kwargs: The row's ``interaction_kwargs``.
+        """
+        return None
+
+    def random_reply(self, rng: Random, **kwargs: Any) -> str | None:
+        """A reply drawn at random among those that make sense; None if unknown. Not part of verl.
+
+        The demonstrator of ``vagentrl warmstart`` errs with it, and ``vagentrl check-env`` measures
+        what it earns.
+
+        Args:
+            rng: The only source of randomness.
             **kwargs: The row's ``interaction_kwargs``.
         """
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Coroutine, Hashable, Sequence
 from enum import Enum
+from random import Random
 from typing import Any, Literal, TypeVar
 
 from vagentrl.environment import Environment, Split, split_of
@@ -145,6 +146,11 @@ class InteractionEnvironment(Environment):
         if self._session is None:
             return ()
         reply = self._session.best_reply()
+        return None if reply is None else (reply,)
+
+    def random_actions(self, rng: Random) -> tuple[str, ...] | None:
+        """The interaction's `random_reply` to the row, if it can draw one."""
+        reply = None if self._session is None else self._session.random_reply(rng)
         return None if reply is None else (reply,)
 
     def examples(self) -> tuple[Example, ...]:

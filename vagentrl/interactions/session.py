@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from copy import deepcopy
+from random import Random
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -67,6 +68,11 @@ class Session:
         """The best first reply to the row, if the interaction knows one."""
         ours = isinstance(self.interaction, BaseInteraction)
         return self.interaction.best_reply(**self._kwargs) if ours else None
+
+    def random_reply(self, rng: Random) -> str | None:
+        """A random reply to the row, if the interaction can draw one."""
+        ours = isinstance(self.interaction, BaseInteraction)
+        return self.interaction.random_reply(rng, **self._kwargs) if ours else None
 
     async def start(self) -> None:
         """Begin the conversation.

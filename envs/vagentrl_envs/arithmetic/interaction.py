@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from random import Random
 from typing import Any, ClassVar
 
 from vagentrl.errors import ConfigError, RowError, seen
@@ -65,6 +66,9 @@ class ArithmeticInteraction(ProblemInteraction[float]):
 
     def best_reply(self, ground_truth: Any = None, **kwargs: Any) -> str | None:
         return str(ground_truth)
+
+    def random_reply(self, rng: Random, **kwargs: Any) -> str:
+        return str(rng.randrange(100))
 
     async def judge(
         self, reply: str, problem: Problem[float]

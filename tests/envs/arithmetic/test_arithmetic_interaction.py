@@ -1,12 +1,15 @@
 """Who answers attempts at a problem."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 
+from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError, RowError
-from vagentrl_envs.arithmetic import ArithmeticInteraction
+from vagentrl.interactions import BaseInteraction, InteractionEnvironment
+from vagentrl_envs.arithmetic import ArithmeticInteraction, ArithmeticTasks
 from vagentrl_envs.arithmetic.interaction import last_number
 
 
@@ -116,3 +119,26 @@ def test_a_row_without_a_number_is_refused(truth: Any):
 def test_a_setting_that_cannot_work_is_refused(config: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         ArithmeticInteraction(config)
+
+
+def test_the_oracle_is_right_and_random_replies_are_numbers():
+    environment = InteractionEnvironment(
+        ArithmeticTasks(rungs=[1, 2]), "vagentrl_envs.arithmetic.ArithmeticInteraction"
+    )
+    assert environment.random_actions(Random(1)) is None  # no episode has begun
+    for index in range(5):
+        environment.reset(seed_of("train", index))
+        best, drawn = environment.oracle(), environment.random_actions(Random(index))
+        assert drawn == environment.random_actions(Random(index)) and drawn[0].isdigit()
+        result = environment.step(environment.format.parse(environment.format.write(best)))
+        assert (result.reward, result.terminated) == (1.0, True)
+    environment.close()
+
+
+def test_an_interaction_of_the_users_need_not_know_any_reply():
+    environment = InteractionEnvironment(
+        ArithmeticTasks(rungs=[1]), BaseInteraction({"name": "arithmetic"})
+    )
+    environment.reset(seed_of("train", 0))
+    assert environment.oracle() is None and environment.random_actions(Random(1)) is None
+    environment.close()
