@@ -114,7 +114,9 @@ def run_folder(folder: Path, window: int, warm: bool, seed: int) -> Path:
     return folder / f"window_{window}{'_warm' if warm else ''}" / f"seed_{seed}"
 
 
-def settings(window: int, warm: bool, iterations: int, environments: int) -> list[str]:
+def settings(
+    window: int, warm: bool, iterations: int, environments: int, batch_turns: int
+) -> list[str]:
     """Verlog's settings for a recipe, with one window."""
     callbacks: list[dict] = [
         {
@@ -134,7 +136,7 @@ def settings(window: int, warm: bool, iterations: int, environments: int) -> lis
         "--model.advantage=DualDiscountGAE",
         "--data.context=vagentrl.contexts.Window",
         f"--data.context.turns={window}",
-        "--data.turns=8",
+        f"--data.turns={batch_turns}",
         "--data.at_limit=bootstrap",
         f"--data.groups={environments}",
         "--data.group_size=1",
@@ -200,6 +202,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=40, help="in which the actor learns")
     parser.add_argument("--environments", type=int, default=64)
+    parser.add_argument("--batch_turns", type=int, default=8, help="of each environment in a batch")
     parser.add_argument("--metric", default="val/success_rate", help="what the table shows")
     parser.add_argument("--val_episodes", type=int, default=64)
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/windows")
@@ -213,13 +216,14 @@ def main() -> None:
     name = yaml.safe_load((ROOT / arguments.config).read_text())["data"]["env"]["class_path"]
     folder = arguments.folder / name.rpartition(".")[2].lower()
     shared = [*limits, *others, f"--data.val_episodes={arguments.val_episodes}"]
+    batch = arguments.environments, arguments.batch_turns
     arms = [(window, warm) for window in arguments.windows for warm in (False, True)]
     wanted = [  # ordered by seed, so that unfinished studies already have every arm
         Run(
             run_folder(folder, window, warm, seed),
             arguments.config,
             seed,
-            [*shared, *settings(window, warm, arguments.iterations, arguments.environments)],
+            [*shared, *settings(window, warm, arguments.iterations, *batch)],
         )
         for seed in range(1, arguments.seeds + 1)
         for window, warm in arms
