@@ -23,6 +23,16 @@ disable_progress_bar()
 _FOLDERS = TemporaryDirectory(prefix="vagentrl-tests-")
 
 
+AHEAD = (
+    "--data.staleness=1",
+    "--data.engine=TransformersEngine",
+    "--data.engine.own_copy=true",
+    "--model.policy_loss=PPOClip",
+    "--model.policy_loss.importance=TruncatedImportance",
+)
+"""Settings of a run that collects the next batch while the actor learns."""
+
+
 @cache
 def checkpoint(images: bool = False) -> str:
     """Save an untrained model for the toy task, and return its folder."""

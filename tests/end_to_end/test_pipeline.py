@@ -12,14 +12,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.rollout.iteration import Iteration
 from vagentrl.rollout.source import EpisodeSource
 
-AHEAD = (
-    "--data.staleness=1",
-    "--data.engine=TransformersEngine",
-    "--data.engine.own_copy=true",
-    "--model.policy_loss=PPOClip",
-    "--model.policy_loss.importance=TruncatedImportance",
-    "--trainer.max_epochs=3",
-)
+AHEAD = (*runs.AHEAD, "--trainer.max_epochs=3")
 
 
 def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(

@@ -36,13 +36,6 @@ CURRICULUM = (
     "--data.env.init_args.curriculum.memory=0.5",
     "--data.env.init_args.weights={count: {start: 1.0, end: 0.0, iterations: 3}}",
 )
-AHEAD = (
-    "--data.staleness=1",
-    "--data.engine=TransformersEngine",
-    "--data.engine.own_copy=true",
-    "--model.policy_loss=PPOClip",
-    "--model.policy_loss.importance=TruncatedImportance",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +92,7 @@ def test_each_world_has_metrics_and_so_have_all_together(run_dir: Path):
     assert runs.summary(run)["val_success_after"] == pytest.approx(means[-1])
 
 
-@pytest.mark.parametrize("settings", [CURRICULUM, (*CURRICULUM, *AHEAD)], ids=["now", "ahead"])
+@pytest.mark.parametrize("settings", [CURRICULUM, (*CURRICULUM, *runs.AHEAD)], ids=["now", "ahead"])
 def test_a_resumed_mixture_goes_on_exactly(settings: tuple[str, ...], run_dir: Path):
     def last(run: VagentCLI) -> list[tuple[str, int]]:
         return [(t.environment, t.seed) for t in run.datamodule.trajectories]
