@@ -72,7 +72,7 @@ class Task:
 
 TASKS = {
     "lake": Task("configs/frozen_lake_hints.yaml"),
-    "search_qa": Task("configs/search_qa.yaml", "configs/warmstart/search_qa_tiny.yaml", 40),
+    "search_qa": Task("configs/search_qa.yaml", "configs/warmstart/search_qa_tiny.yaml"),
     "support": Task("configs/support.yaml", "configs/warmstart/support_tiny.yaml", 20),
 }
 
@@ -115,14 +115,14 @@ def derive_warm_start(recipe: dict[str, Any], output: str) -> dict[str, Any]:
     return {**recipe, "output": output, "env": env, "stages": stages}
 
 
-def prepare(task: Task, folder: Path, quick: bool) -> Path:
+def prepare(task: Task, folder: Path, iterations: int | None, quick: bool) -> Path:
     """Write the recipe with hints and make its model, unless they are there; returns the recipe."""
     if task.warm_start is None:
         return ROOT / task.recipe
     model, recipe = folder / "model", folder / "recipe.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     plain = yaml.safe_load((ROOT / task.recipe).read_text())
-    iterations = task.iterations or plain["trainer"]["max_epochs"]
+    iterations = iterations or task.iterations or plain["trainer"]["max_epochs"]
     recipe.write_text(yaml.safe_dump(derive_recipe(plain, str(model), iterations)))
     if (model / "config.json").is_file():
         return recipe
@@ -231,6 +231,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--task", default="lake", choices=list(TASKS))
+    parser.add_argument(
+        "--iterations", type=int, default=None, help="of a derived recipe; the task's by default"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "runs/hints")
     parser.add_argument(
         "--quick", action="store_true", help="one tiny iteration of everything, to try the study"
@@ -238,7 +241,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     arguments = parser.parse_args()
     folder = arguments.folder / arguments.task
-    recipe = prepare(TASKS[arguments.task], folder, arguments.quick)
+    recipe = prepare(TASKS[arguments.task], folder, arguments.iterations, arguments.quick)
     wanted = [  # ordered by seed, so that unfinished studies already have every arm
         Run(run_folder(folder, arm, seed), str(recipe), seed, [ARMS[arm], *shared(arguments.quick)])
         for seed in range(1, arguments.seeds + 1)
