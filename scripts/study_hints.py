@@ -122,8 +122,8 @@ def prepare(task: Task, folder: Path, iterations: int | None, quick: bool) -> Pa
     model, recipe = folder / "model", folder / "recipe.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     plain = yaml.safe_load((ROOT / task.recipe).read_text())
-    iterations = iterations or task.iterations or plain["trainer"]["max_epochs"]
-    recipe.write_text(yaml.safe_dump(derive_recipe(plain, str(model), iterations)))
+    planned: int = iterations or task.iterations or plain["trainer"]["max_epochs"]
+    recipe.write_text(yaml.safe_dump(derive_recipe(plain, str(model), planned)))
     if (model / "config.json").is_file():
         return recipe
     warm_start = derive_warm_start(yaml.safe_load((ROOT / task.warm_start).read_text()), str(model))
