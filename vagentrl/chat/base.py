@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from vagentrl.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,24 @@ class ChatModel(ABC):
         Raises:
             ChatError: When there is no complete reply after all retries.
         """
+
+    async def converse(
+        self, messages: Sequence[Mapping[str, Any]], *, max_tokens: int = 256
+    ) -> ChatReply:
+        """Reply to a conversation; not every chat model can.
+
+        Args:
+            messages: In the form of OpenAI's chat completions, images as ``image_url`` blocks.
+            max_tokens: Maximum length of the reply in tokens.
+
+        Raises:
+            ChatError: When there is no complete reply after all retries.
+            ConfigError: When the model answers single prompts only.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} answers single prompts only; give a chat model that holds "
+            "conversations, such as OpenAIChat"
+        )
 
     @abstractmethod
     def identity(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -137,11 +137,16 @@ class OpenAIChat(ChatModel):
         return asdict(self.usage)
 
     async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256) -> ChatReply:
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": prompt})
+        told = [{"role": "system", "content": system}] if system else []
+        asked = {"role": "user", "content": prompt}
+        return await self.converse([*told, asked], max_tokens=max_tokens)
+
+    async def converse(
+        self, messages: Sequence[Mapping[str, Any]], *, max_tokens: int = 256
+    ) -> ChatReply:
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": messages,
+            "messages": list(messages),
             "max_completion_tokens": max_tokens,
         }
         if self.temperature is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from vagentrl.checkenv import LONG, SHORT, TABLE_HEAD, Effort, Report, check_env
 from vagentrl.claims.judge import Judge
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import find_plugins, load_plugins
+from vagentrl.cli.recipe_environments import environments_of
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
@@ -113,20 +113,10 @@ def _chosen(settings: Any) -> Iterator[tuple[str, Callable[[], Environment]]]:
     if settings.all:
         yield from installed_environments()
     elif settings.config is not None:
-        for name, spec in _of_recipe(Path(settings.config)):
-            yield name, _parser().instantiate(_parser().parse_args(["--env", spec])).env
+        path = Path(settings.config)
+        yield from environments_of(yaml.safe_load(path.read_text(encoding="utf-8")), path.stem)
     elif settings.env is not None:
         yield settings.env.class_path, _parser().instantiate(settings).env
-
-
-def _of_recipe(path: Path) -> Iterator[tuple[str, str]]:
-    """The environments of a recipe, as JSON: ``data.env`` and ``data.val_envs``, or ``env``."""
-    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    data = recipe.get("data", recipe)
-    if not isinstance(data, dict) or "env" not in data:
-        raise ConfigError(f"--config: {path} names no environment under data.env")
-    for name, env in {path.stem: data["env"], **(data.get("val_envs") or {})}.items():
-        yield name, env if isinstance(env, str) else json.dumps(env)
 
 
 def installed_environments() -> Iterator[tuple[str, type[Environment]]]:

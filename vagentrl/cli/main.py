@@ -17,6 +17,7 @@ COMMANDS = (
     "check",
     "check-env",
     "recipes",
+    "evaluate",
     "export",
     "warmstart",
     "doctor",
@@ -30,6 +31,7 @@ commands:
   fit         train a policy                        vagentrl fit --config sokoban_vlm
   validate    evaluate it on held-out episodes      vagentrl validate --config … --ckpt_path best
   test        evaluate it at the end, once          vagentrl test --config … --ckpt_path best
+  evaluate    compare policies on environments      vagentrl evaluate A B --config … --output …
   check       dry run: build everything but the weights, and say how large it is
   check-env   can an environment be trained on      vagentrl check-env FrozenLake
   recipes     list the configurations that ship     vagentrl recipes sokoban_vlm > mine.yaml
@@ -99,6 +101,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.check_env import run_check_env
 
             run_check_env(arguments)
+        case "evaluate":
+            from vagentrl.cli.evaluate import run_evaluate
+
+            run_evaluate(arguments)
         case "doctor":
             from vagentrl.cli.doctor import run_doctor
 

@@ -120,19 +120,55 @@ class Policy:
         Raises:
             RolloutError: When every episode fails.
         """
+        return self.play_starts(
+            environment,
+            [(seed, 0) for seed in seeds],
+            sampling=sampling,
+            workers=workers,
+            max_workers=max_workers,
+            timeout_s=timeout_s,
+        )
+
+    def play_starts(
+        self,
+        environment: Environment | Callable[[], Environment],
+        starts: Sequence[tuple[int, int]],
+        *,
+        sampling: Sampling | None = None,
+        workers: Literal["thread", "process"] = "thread",
+        max_workers: int = 512,
+        timeout_s: float = 60.0,
+        on_end: Callable[[int, Trajectory], None] = lambda sample, trajectory: None,
+    ) -> list[Trajectory]:
+        """Play several episodes from a seed; otherwise as `evaluate`.
+
+        Args:
+            environment: As in `evaluate`.
+            starts: For each episode its seed and its number among those from the same seed, from 0,
+                which differ in the luck of sampling and of transitions.
+            sampling: As in `evaluate`.
+            workers: As in `evaluate`.
+            max_workers: As in `evaluate`.
+            timeout_s: As in `evaluate`.
+            on_end: Called with the number and the trajectory of each episode when it ends.
+        """
         pool = _pool(environment, workers, max_workers, timeout_s)
         try:
             name = pool.name = pool.ask(class_name)
             pool.timeout_s += pool.ask(traits).waits_s
             episodes = [
-                Episode(name, seed, number, mix(seed, 4), self.iteration)
-                for number, seed in enumerate(seeds)
+                Episode(name, seed, number, _luck(seed, sample), self.iteration)
+                for number, (seed, sample) in enumerate(starts)
             ]
             collector = Collector(
                 self.engine, self.renderer, {name: pool}, self.context_length, self.context
             )
             collector.sessions = self._sessions
-            return collector.collect(episodes, sampling or self.sampling)
+            return collector.collect(
+                episodes,
+                sampling or self.sampling,
+                lambda trajectory: on_end(starts[trajectory.group_id][1], trajectory),
+            )
         finally:
             pool.close()
 
@@ -238,6 +274,11 @@ class Dialogue:
     def close(self) -> None:
         """Let the engine forget what it keeps of the conversation."""
         self._policy.engine.release(self._session)
+
+
+def _luck(seed: int, sample: int) -> int:
+    """What decides an episode beside its initial state; the first is that of evaluations."""
+    return mix(seed, 4, sample) if sample else mix(seed, 4)
 
 
 def _pool(

@@ -1,0 +1,83 @@
+"""`vagentrl evaluate`, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import toy
+from tests.chat_server import says, serving
+from tests.policy.trained import trained
+from vagentrl.cli.main import main
+
+GAME = {"class_path": "tests.toy.Countdown", "init_args": {"turn_limit": 5}}
+QUICK = ["--episodes", "2", "--quiet", "--sampling", '{"max_tokens": 8}']
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"data": {"env": GAME, "val_envs": {"images": GAME}}}))
+    return str(path)
+
+
+def test_policies_are_compared_on_the_environments_of_a_recipe(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    checkpoint, output = str(trained("text").checkpoint), tmp_path / "out"
+    policies = [f"one={checkpoint}", f"two={checkpoint}"]
+    arguments = ["evaluate", *policies, "--config", recipe, "--output", str(output), *QUICK]
+    main([*arguments, "--compare", "one", "--samples", "2"])
+    said = capsys.readouterr().out
+    assert "| policy | mine | images |" in said and "pass@2" in said
+    assert "| two | images | +0.000 | +0.000 to +0.000 | 1.0000 | 2 |" in said
+    assert said.endswith((output / "report.md").read_text())
+    assert len((output / "episodes.jsonl").read_text().splitlines()) == 2 * 2 * 2 * 2
+
+
+def test_a_config_may_name_policies_and_environments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    with serving(says(toy.GO)) as (_, url):
+        model = {
+            "class_path": "vagentrl.chat.OpenAIChat",
+            "init_args": {"model": "m", "url": url, "key_variable": None},
+        }
+        api = {"class_path": "vagentrl.evaluation.ChatPlayer", "init_args": {"model": model}}
+        plan = {"policies": {"api": api, "mine": str(trained("text").checkpoint)}}
+        path = tmp_path / "plan.yaml"
+        path.write_text(yaml.safe_dump(plan | {"envs": {"go": GAME}}))
+        main(["evaluate", "--config", str(path), "--output", str(tmp_path / "out"), *QUICK])
+    said = capsys.readouterr().out
+    assert "| policy | go |" in said
+    assert "| api | 1.000 (" in said  # it says go
+    episodes = (tmp_path / "out/episodes.jsonl").read_text().splitlines()
+    assert {json.loads(line)["policy"] for line in episodes} == {"api", "mine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no policy is named"),
+        (["a=x", "a=y"], "'a=y' is no policy with a name of its own"),
+        (["=x"], "'=x' is no policy"),
+        (["tiny-nothing"], "tiny-nothing"),
+        (["a=tiny-sokoban-text", "--compare", "b"], "--compare is 'b'; the policies are a"),
+        (["tiny-sokoban-text", "--episodes", "0"], "episodes is 0"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    arguments: list[str], said: str, recipe: str, tmp_path: Path
+):
+    with pytest.raises(SystemExit, match=said):
+        main(["evaluate", *arguments, "--config", recipe, "--output", str(tmp_path / "out")])
+
+
+def test_without_an_environment_there_is_nothing_to_play(tmp_path: Path):
+    with pytest.raises(SystemExit, match="no environment is named"):
+        main(["evaluate", "tiny-sokoban-text", "--output", str(tmp_path / "out")])
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("model: {}\n")
+    with pytest.raises(SystemExit, match="empty names no environment"):
+        main(["evaluate", "a", "--config", str(empty), "--output", str(tmp_path / "out")])

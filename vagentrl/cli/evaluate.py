@@ -1,0 +1,158 @@
+"""``vagentrl evaluate``: policies on environments, with intervals and a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vagentrl.cli.parser import CONFIG_HELP, Parser
+from vagentrl.cli.plugins import load_plugins
+from vagentrl.cli.recipe_environments import environments_of
+from vagentrl.engines.base import Engine, Sampling
+from vagentrl.environment import Environment
+from vagentrl.errors import ConfigError
+from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
+from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
+from vagentrl.noise import silence_noise
+
+USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [--KEY VALUE ...]
+
+  vagentrl evaluate before=tiny-sokoban-vlm after=runs/sokoban_vlm/version_0 \\
+      --config sokoban_vlm --output evaluations/sokoban --compare before
+  vagentrl evaluate runs/mine --env FrozenLake --output evaluations/lake --samples 8
+  vagentrl evaluate --config plan.yaml --output evaluations/api      policies and envs from a file
+"""
+DESCRIPTION = """
+Play policies from the same initial states, and print success rates with 95 % intervals, pass@k and
+differences. A policy is a checkpoint, a run's folder, an exported or a Hugging Face model, or one
+that ships; `policies` of a config may also hold chat models behind an endpoint. An evaluation that
+was interrupted goes on in the same folder.
+"""
+
+
+def run_evaluate(arguments: Sequence[str]) -> None:
+    """``vagentrl evaluate``."""
+    load_plugins()
+    silence_noise()
+    parser = _parser()
+    settings = parser.instantiate(parser.parse_args(list(arguments)))
+    config = _read(settings.config)
+    policies = dict(_policies(settings, config))
+    envs = dict(_environments(settings, config))
+    if not policies:
+        raise ConfigError("no policy is named; give checkpoints or models as [NAME=]POLICY")
+    if not envs:
+        raise ConfigError("no environment is named; give --config with a recipe, or --env CLASS")
+    if settings.compare is not None and settings.compare not in policies:
+        raise ConfigError(
+            f"--compare is {settings.compare!r}; the policies are {', '.join(policies)}"
+        )
+    episodes = evaluate(
+        policies,
+        envs,
+        settings.output,
+        episodes=settings.episodes,
+        samples=settings.samples,
+        split=settings.split,
+        progress=not settings.quiet,
+    )
+    report = _report(episodes, list(policies), list(envs), settings.samples, settings.compare)
+    (Path(settings.output) / "report.md").write_text(report + "\n", encoding="utf-8")
+    print(report)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="vagentrl evaluate", usage=USAGE, description=DESCRIPTION)
+    parser.add_argument(
+        "policies", nargs="*", type=str, help="checkpoints, runs or models, as [NAME=]POLICY"
+    )
+    parser.add_argument("-c", "--config", type=str | None, default=None, help=CONFIG_HELP)
+    parser.add_argument(
+        "--env", type=Callable[[], Environment] | None, default=None, help="a single environment"
+    )
+    parser.add_argument("--output", type=str, required=True, help="folder of the evaluation")
+    parser.add_argument("--episodes", type=int, default=256, help="initial states of each")
+    parser.add_argument("--samples", type=int, default=1, help="episodes from each initial state")
+    parser.add_argument("--split", type=str, default="test", choices=["validation", "test"])
+    parser.add_argument(
+        "--compare", type=str | None, default=None, help="the policy that others are compared with"
+    )
+    parser.add_argument(
+        "--sampling", type=Sampling | None, default=None, help="null: as each policy was trained"
+    )
+    parser.add_argument(
+        "--engine", type=Callable[[], Engine] | None, default=None, help="samples the replies"
+    )
+    parser.add_argument(
+        "--workers", type=str, default="thread", choices=["thread", "process"],
+        help="how environments run",
+    )  # fmt: skip
+    parser.add_argument("--max_workers", type=int, default=256, help="episodes at once")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    return parser
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    return {} if path is None else yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+
+
+def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, str | Player]]:
+    """The policies of the command line, and those of the config."""
+    names: set[str] = set()
+    for argument in settings.policies:
+        name, equals, source = argument.partition("=")
+        name, source = (name, source) if equals else (argument, argument)
+        if not name or not source or name in names:
+            raise ConfigError(f"{argument!r} is no policy with a name of its own; give NAME=POLICY")
+        names.add(name)
+        yield name, _player(settings, source)
+    for name, policy in (config.get("policies") or {}).items():
+        if name in names:
+            raise ConfigError(f"two policies are named {name!r}; give each a name of its own")
+        yield name, _player(settings, policy) if isinstance(policy, str) else _made(name, policy)
+
+
+def _player(settings: Any, source: str) -> Player:
+    return PolicyPlayer(
+        source, settings.sampling, settings.engine, settings.workers, settings.max_workers
+    )
+
+
+def _made(name: str, spec: Any) -> Player:
+    """The player that a config describes by its class."""
+    parser = Parser(prog=f"policies.{name}")
+    parser.add_argument(f"--{name}", type=Player)
+    return parser.instantiate(parser.parse_args([f"--{name}", json.dumps(spec)]))[name]
+
+
+def _environments(
+    settings: Any, config: dict[str, Any]
+) -> Iterator[tuple[str, Callable[[], Environment]]]:
+    if settings.env is not None:
+        yield "env", settings.env
+    elif settings.config is not None:
+        yield from environments_of(config, Path(settings.config).stem)
+
+
+def _report(
+    episodes: Sequence[PlayedEpisode],
+    policies: Sequence[str],
+    envs: Sequence[str],
+    samples: int,
+    compare: str | None,
+) -> str:
+    played = [episode for episode in episodes if episode.error is None]
+    cells = by_cell(played)
+    parts = [success_table(cells, policies, envs), detail_table(cells, samples)]
+    if compare is not None:
+        parts.append(comparison_table(cells, policies, envs, compare))
+    if failed := [episode for episode in episodes if episode.error is not None]:
+        parts.append(
+            f"{len(failed)} episodes failed and are not counted; the first: {failed[0].error}. The "
+            "same command plays them again."
+        )
+    return "\n\n".join(parts)
