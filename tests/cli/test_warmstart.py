@@ -17,6 +17,7 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.hints import HintedEnvironment, ScriptedHintModel
+from vagentrl.mixture import Mixture
 from vagentrl.models.load import checkpoint_path
 from vagentrl.models.tiny import TinyModel
 from vagentrl.rollout.renderer import Renderer
@@ -162,6 +163,32 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         command, "evaluate", lambda env, folder, seeds, context: {"success_rate": 0.3}
     )
+
+
+def test_a_mixture_is_cloned_and_scored_like_a_single_environment(run_dir: Path):
+    worlds = {"lake": LAKE, "other": partial(LAKE, turn_limit=9)}
+    command.warmstart(
+        partial(Mixture, worlds),
+        (),
+        [Stage(0.1, steps=4)],
+        "model",
+        SMALL,
+        tokenizer_episodes=5,
+        eval_episodes=3,
+    )
+    assert "success" in Path("model/README.md").read_text()
+
+
+def test_a_score_that_fails_does_not_cost_the_cloned_model(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def evaluate(*arguments: object) -> dict[str, float]:
+        raise RuntimeError("no score")
+
+    monkeypatch.setattr(command, "evaluate", evaluate)
+    with pytest.raises(RuntimeError, match="no score"):
+        make([Stage(0.1, steps=4)])
+    assert Path("model/config.json").is_file() and Path("model/model.safetensors").is_file()
 
 
 @pytest.mark.usefixtures("scored")

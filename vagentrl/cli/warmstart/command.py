@@ -85,14 +85,15 @@ def warmstart(
                 policy.save_pretrained(folder)
                 if stage.until is None or success_in_training(env, folder, context) <= stage.until:
                     break
-        seeds = [seed_of("validation", index) for index in range(eval_episodes)]
-        scores = evaluate(env, folder, seeds, context)
-        parameters = sum(parameter.numel() for parameter in policy.parameters())
-        settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
-        settings["context"] = Part.of(context)
-        settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
-        card = model_card(Path(output).name, parameters, settings, scores)
-        (folder / "README.md").write_text(card)
+    # The model is in its place: what goes wrong from here on does not cost the cloning.
+    seeds = [seed_of("validation", index) for index in range(eval_episodes)]
+    scores = evaluate(env, Path(output), seeds, context)
+    parameters = sum(parameter.numel() for parameter in policy.parameters())
+    settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
+    settings["context"] = Part.of(context)
+    settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
+    card = model_card(Path(output).name, parameters, settings, scores)
+    (Path(output) / "README.md").write_text(card)
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
 
 

@@ -25,7 +25,7 @@ class _OnSeeds(RolloutDataModule):
     def __init__(
         self, env: Callable[[], Environment], seeds: Sequence[int], context: Context
     ) -> None:
-        super().__init__(env, context=context)
+        super().__init__(lambda: env(), context=context)  # a mixture too is one environment here
         self.seeds = tuple(seeds)
 
     def val_dataloader(self) -> DataLoader:
