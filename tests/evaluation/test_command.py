@@ -56,6 +56,29 @@ def test_a_config_may_name_policies_and_environments(
     assert {json.loads(line)["policy"] for line in episodes} == {"api", "mine"}
 
 
+def test_the_worlds_of_a_mixture_have_columns_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    mixture = {
+        "class_path": "vagentrl.Mixture",
+        "init_args": {"worlds": {"short": GAME, "other": {"class_path": "tests.toy.Countdown"}}},
+    }
+    path = tmp_path / "mixed.yaml"
+    path.write_text(yaml.safe_dump({"data": {"env": mixture}}))
+    policy = str(trained("text").checkpoint)
+    main(["evaluate", policy, "--config", str(path), "--output", str(tmp_path / "out"), *QUICK])
+    assert "| policy | other | short |" in capsys.readouterr().out
+
+
+def test_a_single_environment_is_called_as_its_class(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    policy, game = str(trained("text").checkpoint), ["--env", "tests.toy.Countdown"]
+    limit = ["--env.turn_limit", "2"]
+    main(["evaluate", policy, *game, *limit, "--output", str(tmp_path / "out"), *QUICK])
+    assert "| policy | Countdown |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -42,7 +42,7 @@ def test_the_order_of_the_policies_changes_the_sign_alone():
 
 def test_a_p_value_below_a_twentieth_comes_once_in_twenty_nulls():
     rng = np.random.default_rng(3)
-    nulls = [paired_difference(rng.choice((-1.0, 0.0, 1.0), size=40)) for _ in range(300)]
+    nulls = [paired_difference(rng.choice((-1.0, 0.0, 1.0), size=40).tolist()) for _ in range(300)]
     low = sum(found.p < 0.05 for found in nulls) / len(nulls)
     assert 0.01 < low < 0.1
     inside = sum(found.low <= 0 <= found.high for found in nulls) / len(nulls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
 from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
+from vagentrl.mixture import mixture_of
 from vagentrl.noise import silence_noise
 
 USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [--KEY VALUE ...]
@@ -39,10 +40,11 @@ def run_evaluate(arguments: Sequence[str]) -> None:
     load_plugins()
     silence_noise()
     parser = _parser()
-    settings = parser.instantiate(parser.parse_args(list(arguments)))
+    parsed = parser.parse_args(list(arguments))
+    settings = parser.instantiate(parsed)
     config = _read(settings.config)
     policies = dict(_policies(settings, config))
-    envs = dict(_environments(settings, config))
+    envs = dict(_environments(settings, parsed, config))
     if not policies:
         raise ConfigError("no policy is named; give checkpoints or models as [NAME=]POLICY")
     if not envs:
@@ -130,12 +132,17 @@ def _made(name: str, spec: Any) -> Player:
 
 
 def _environments(
-    settings: Any, config: dict[str, Any]
+    settings: Any, parsed: Any, config: dict[str, Any]
 ) -> Iterator[tuple[str, Callable[[], Environment]]]:
+    """The environments by name; those of a mixture one by one."""
+    named: Iterable[tuple[str, Callable[[], Environment]]] = ()
     if settings.env is not None:
-        yield "env", settings.env
+        named = [(parsed.env.class_path.rpartition(".")[2], settings.env)]
     elif settings.config is not None:
-        yield from environments_of(config, Path(settings.config).stem)
+        named = environments_of(config, Path(settings.config).stem)
+    for name, make in named:
+        mixture = mixture_of(make)
+        yield from ((name, make),) if mixture is None else mixture.worlds.items()
 
 
 def _report(
