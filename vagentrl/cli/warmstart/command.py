@@ -70,16 +70,9 @@ def warmstart(
         renderer = Renderer.from_pretrained(folder)
         renderer.self_test()
         for number, stage in enumerate(stages):
-            demonstrations = Demonstrations(
-                env,
-                Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys),
-                renderer,
-                micro_batch_size,
-                context,
-                model.context_length,
-                seed + number,
-                stage.turns,
-            )
+            demonstrator = Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys)
+            played = (micro_batch_size, context, model.context_length, seed + number, stage.turns)
+            demonstrations = Demonstrations(env, demonstrator, renderer, *played)
             for _ in range(MOST_REPEATS):
                 clone(policy, demonstrations, stage, f"stage {number + 1}/{len(stages)}")
                 policy.save_pretrained(folder)
@@ -88,11 +81,10 @@ def warmstart(
     # The model is in its place: what goes wrong from here on does not cost the cloning.
     seeds = [seed_of("validation", index) for index in range(eval_episodes)]
     scores = evaluate(env, Path(output), seeds, context)
-    parameters = sum(parameter.numel() for parameter in policy.parameters())
     settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
     settings["context"] = Part.of(context)
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
-    card = model_card(Path(output).name, parameters, settings, scores)
+    card = model_card(Path(output).name, policy.num_parameters(), settings, scores)
     (Path(output) / "README.md").write_text(card)
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
 
