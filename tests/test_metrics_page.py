@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import claims_toy, runs, toy
+from tests import claims_toy, runs
 from tests.end_to_end import test_hints, test_worlds
 from vagentrl.callbacks import AgentCallback, WorldModelReward
 from vagentrl.callbacks.board_layout import BOARDS, boards_of
