@@ -28,16 +28,16 @@ def test_a_warning_is_written_the_1st_10th_and_100th_time(
     ]
 
 
-def test_warnings_of_other_lines_errors_and_news_are_not_confused(
+def test_other_warnings_errors_and_news_are_not_confused(
     log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ):
-    for _ in range(2):
-        log.warning("a warning")
-        log.warning("a warning")
+    for reason in ("no water", "no light", "no water"):
+        log.warning("%d of 16 episodes failed: %s (took %.1e s)", len(reason), reason, 0.00012)
         log.error("an error")
         log.info("news")
     assert capsys.readouterr().err.splitlines() == [
-        "a warning", "a warning", "an error", "an error"
+        "8 of 16 episodes failed: no water (took 1.2e-04 s)", "an error",
+        "8 of 16 episodes failed: no light (took 1.2e-04 s)", "an error", "an error",
     ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import warnings
 from collections import Counter
@@ -49,23 +50,25 @@ def be_quiet() -> None:
 
 
 class SeldomWarnings(logging.Handler):
-    """Writes a warning to stderr the 1st, 10th, 100th … time that a line of code gives it.
+    """Writes a warning to stderr the 1st, 10th, 100th … time.
 
-    An iteration tends to repeat the warning of the one before, with other numbers. Errors are
-    always written, and by every rank; warnings by rank 0 only.
+    An iteration tends to repeat the warning of the one before, with other numbers, so two warnings
+    are the same if only their numbers differ. Errors are always written, and by every rank;
+    warnings by rank 0 only.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._times: Counter[tuple[str, int]] = Counter()
+        self._times: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
         if record.levelno < logging.ERROR:
             if rank_zero_only.rank:  # pyright: ignore[reportFunctionMemberAccess]
                 return
-            self._times[record.pathname, record.lineno] += 1
-            times = self._times[record.pathname, record.lineno]
+            without_numbers = re.sub(r"\d[\d.]*(e[-+]?\d+)?", "#", f"{record.name}: {text}")
+            self._times[without_numbers] += 1
+            times = self._times[without_numbers]
             if str(times).strip("0") != "1":
                 return
             if times > 1:

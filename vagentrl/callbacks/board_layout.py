@@ -48,12 +48,21 @@ BOARDS: dict[str, tuple[Chart, ...]] = {
         Chart("last and best held-out success", ("hparams/.*",)),
     ),
     "Echo trap": (
-        Chart("spread of rewards within a group", (r"echo_trap/.*std.*", "rollout/group_std")),
-        Chart("entropy", ("echo_trap/.*entropy.*", "train/entropy")),
-        Chart("gradient norm", ("echo_trap/.*grad.*", "optim/.*grad_norm")),
-        Chart("groups that are learned from", ("rollout/kept_groups",)),
+        Chart("spread of returns within a group", ("rollout/group_std",)),
+        Chart("entropy", ("train/entropy",)),
+        Chart("gradient norm", ("optim/.*grad_norm", "echo_trap/gradient_spike")),
+        Chart(
+            "groups to learn from", ("rollout/kept_groups", "echo_trap/(no_signal|failed_alike)")
+        ),
         Chart("length of a reply", ("rollout/reply_tokens",)),
-        Chart("all signs", ("echo_trap/.*",)),
+        Chart(
+            "what replies have in common",
+            ("echo_trap/(opening_share|template_share|repeated_.*|similarity)",),
+        ),
+        Chart("variety of replies", (r"echo_trap/(distinct_\d|mutual_information)",)),
+        Chart("thoughts", ("echo_trap/(thought_words|without_thought)",)),
+        Chart("troubles and alarms", ("echo_trap/(progress|signal|variety|stability|alarm)",)),
+        Chart("all that is measured", ("echo_trap/.*",)),
     ),
     "Optimisation": (
         Chart("loss and its terms", ("train/.*loss", "train/entropy_bonus")),
