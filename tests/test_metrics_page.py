@@ -112,6 +112,7 @@ def game(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
     """Actions by their names, with aliases."""
     monkeypatch.setattr(runs, "arguments", without_images)
     lake = ("--data.env=vagentrl_envs.frozen_lake.FrozenLake", "--data.env.aliases={north: Up}")
+    lake += ("--data.env.observation=text",)
     once = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
     return runs.fit(*lake, "--data.env.turn_limit=8", *once)
 
