@@ -26,7 +26,8 @@ class FakeWandb(WandbLogger):
     def __init__(self) -> None:
         self.kept: list[dict[str, Any]] = []
         self.settings: dict[str, Any] = {}
-        self._logger_prefix = ""
+        self._log_model = False
+        self._experiment = None
 
     @property
     def experiment(self) -> Any:

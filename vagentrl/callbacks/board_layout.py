@@ -48,7 +48,7 @@ BOARDS: dict[str, tuple[Chart, ...]] = {
         Chart("last and best held-out success", ("hparams/.*",)),
     ),
     "Echo trap": (
-        Chart("spread of returns within a group", ("rollout/group_std",)),
+        Chart("spread of rewards within a group", ("rollout/group_std",)),
         Chart("entropy", ("train/entropy",)),
         Chart("gradient norm", ("optim/.*grad_norm", "echo_trap/gradient_spike")),
         Chart(
