@@ -12,7 +12,7 @@ from vagentrl.callbacks.progress import progress_line
 from vagentrl.filters import GroupFilter
 
 NUMBERS = (
-    r"success \S+  return \S+  entropy \S+  KL \S+  grad \S+  episodes 4  tokens \d+  \S+ s"
+    r"success \S+  return \S+  entropy \S+  grad \S+  episodes 4  tokens \d+  \S+ s"
     r"( \(\w+ \d+%(, \w+ \d+%)*\))?"
 )
 
