@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
+from vagentrl.callbacks import progress
 from vagentrl.callbacks.progress import progress_line
 from vagentrl.filters import GroupFilter
 
@@ -107,7 +108,7 @@ def test_numbers_of_earlier_iterations_are_not_shown_again(
 def test_a_terminal_shows_the_stage_below_the_lines(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr(progress, "REDRAWN_AFTER_S", 0.0)
     runs.fit()
     drawn = [line.strip() for line in screen.getvalue().split("\r")]
     stages = " ".join(line.split("  ")[0] for line in drawn)

@@ -31,6 +31,8 @@ SHOWN: dict[str, tuple[str, ...]] = {
     "tokens": ("rollout/sampled_tokens",),
 }
 """What a line shows, and the metrics that may hold it; the first that is logged counts."""
+REDRAWN_AFTER_S = 0.1
+"""Minimum number of seconds between two drawings of the bar."""
 STAGES_FROM = 0.05
 """Share of an iteration's seconds from which a stage is named."""
 
@@ -55,7 +57,7 @@ class IterationProgress(ProgressBar, AgentCallback):
         self._enabled = True
         self._ended = self._continued = 0
         self._evaluated = self._learned = False
-        self._written = -math.inf
+        self._written = self._drawn = -math.inf
         self._since = 0.0  # when the current iteration began
 
     def disable(self) -> None:
@@ -85,7 +87,10 @@ class IterationProgress(ProgressBar, AgentCallback):
 
     def _stage(self, text: str) -> None:
         self._bar.set_description_str(text, refresh=False)
-        self._bar.update(0)  # redraws, but no more often than tqdm's minimum interval
+        now = time.monotonic()
+        if now - self._drawn >= REDRAWN_AFTER_S:
+            self._drawn = now
+            self._bar.refresh()
 
     def _line(self, trainer: Trainer, *, collected: bool = True) -> None:
         """Write a line if it is due, and begin to count the next iteration's seconds.
