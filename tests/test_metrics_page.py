@@ -36,9 +36,9 @@ PLACEHOLDERS = {
     "JUDGE/": f"((val|test)/({NAME}/)?)?judge/",
     "NAME": NAME,
     "CLAIM": "(observation|prediction)",
-    "METRIC": "(luck|repairs)",
+    "METRIC": "(luck|right_at_first|right_after_feedback)",
     "COUNT": "asked",
-    "TERM": "laziness",
+    "TERM": "laziness_loss",
     "ROWS": "(_images|_text)?",
 }
 
