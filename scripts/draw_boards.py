@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -49,9 +50,8 @@ def draw(curves: Curves, path: Path) -> None:
     if not rows:
         raise SystemExit("there are no scalars of vagentrl; give the folder of a run")
     figure = Figure(figsize=(3.2 * MOST_CHARTS, 2.3 * len(rows)), layout="constrained")
-    for part, (board, charts) in zip(
-        figure.subfigures(len(rows), squeeze=False).flat, rows.items(), strict=True
-    ):
+    parts: Any = figure.subfigures(len(rows), squeeze=False)
+    for part, (board, charts) in zip(parts.flat, rows.items(), strict=True):
         part.suptitle(board, x=0.005, horizontalalignment="left", weight="bold")
         panels = part.subplots(1, MOST_CHARTS, squeeze=False)[0]
         for axes, chart in zip(panels, charts, strict=False):

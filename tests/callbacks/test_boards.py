@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # pyright: ignore
 
 from tests import runs
 from vagentrl.advantages import BiLevelGAE, GroupRelative
@@ -57,7 +57,7 @@ def finished(kept: Batches, tmp_path_factory: pytest.TempPathFactory) -> VagentC
 
 def test_a_run_has_one_layout_with_the_six_boards(finished: VagentCLI):
     [event] = runs.events(finished).Tensors("custom_scalars__config__")
-    written = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    written = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])  # pyright: ignore
     assert [category.title for category in written.category] == TITLES == list(BOARDS)
     interval = written.category[0].chart[0].margin.series[0]
     assert (interval.value, interval.lower, interval.upper) == (
