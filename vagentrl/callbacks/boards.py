@@ -80,29 +80,26 @@ class Boards(AgentCallback):
                 logger.experiment.add_custom_scalars(layout())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
         agent = agent_of(pl_module)
-        if trainer.state.fn == "fit":
-            self._compare(trainer, agent)
-        self._write_evaluated(trainer, agent, "val")
+        success = trainer.callback_metrics.get(SUCCESS)  # on all ranks: it may have to be summed
+        if trainer.state.fn == "fit" and success is not None:
+            self._compare(trainer, agent, float(success))
+        if trainer.is_global_zero:
+            self._write_evaluated(trainer, agent, "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             self._write_evaluated(trainer, agent_of(pl_module), "test")
 
-    def _compare(self, trainer: Trainer, agent: AgentModule) -> None:
+    def _compare(self, trainer: Trainer, agent: AgentModule, last: float) -> None:
         """Give the loggers the last and the best success, and TensorBoard the settings with them.
 
         TensorBoard lists a run beside others once it has both, so they are written with the first
         evaluation; a run that is killed later is listed, too.
         """
-        if SUCCESS not in trainer.callback_metrics:
-            return
-        last = float(trainer.callback_metrics[SUCCESS])
         self._best = last if self._best is None else max(self._best, last)
         metrics = {LAST: last, BEST: self._best}
-        for logger in trainer.loggers:
+        for logger in trainer.loggers if trainer.is_global_zero else ():
             if isinstance(logger, TensorBoardLogger) and not self._compared:
                 logger.log_hyperparams(hyperparameters(agent), metrics, agent.iteration)
             else:
