@@ -89,7 +89,7 @@ BOARDS: dict[str, tuple[Chart, ...]] = {
         Chart("worlds", ("rollout/([^/]+/)?(weight|epochs)",)),
         Chart("claims", ("(rollout|val|test)/([^/]+/)?(observation|prediction)_(score|right)",)),
         Chart("judges", ("judge/.*", "(val|test)/([^/]+/)?judge/.*")),
-        Chart("hints", ("(rollout|val|test)/([^/]+/)?(hint.*|explore_hints)",)),
+        Chart("hints", ("(rollout|val|test)/([^/]+/)?(hint[^/]*|explore_hints)",)),
         Chart("continuations", ("rollout/continuation.*",)),
     ),
     "Engine agreement": (
