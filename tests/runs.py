@@ -77,7 +77,8 @@ def summary(cli: VagentCLI) -> dict[str, Any]:
 
 def events(cli: VagentCLI) -> EventAccumulator:
     """Read the run's TensorBoard events."""
-    accumulator = EventAccumulator(str(folder(cli)), size_guidance={"scalars": 0, "images": 0})
+    everything = dict.fromkeys(("scalars", "images", "histograms", "tensors"), 0)
+    accumulator = EventAccumulator(str(folder(cli)), size_guidance=everything)
     accumulator.Reload()
     return accumulator
 

@@ -11,7 +11,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from vagentrl.callbacks import EngineAgreement, EvaluateAtEnds, IterationProgress, RunSummary
+from vagentrl.callbacks import (
+    Boards,
+    EngineAgreement,
+    EvaluateAtEnds,
+    IterationProgress,
+    RunSummary,
+)
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
 from vagentrl.modules.trainer_checks import NEEDED, check_asked
@@ -71,8 +77,9 @@ def with_default_callbacks(
     """The given callbacks and those that every run has, unless one of the same class is given.
 
     Every run is evaluated before the first update and after the last (`EvaluateAtEnds`), its
-    engine is compared with its actor (`EngineAgreement`), it ends with a summary (`RunSummary`)
-    and shows where it is (`IterationProgress`, unless a progress bar is given).
+    engine is compared with its actor (`EngineAgreement`), its loggers get boards, histograms and
+    episodes (`Boards`), it ends with a summary (`RunSummary`) and shows where it is
+    (`IterationProgress`, unless a progress bar is given).
     """
     given = _as_list(given)
     for callback in given:
@@ -81,7 +88,7 @@ def with_default_callbacks(
                 f"trainer.callbacks holds {callback!r}, which is no callback; give an instance of "
                 "a lightning.Callback, for example KLControl(coefficient=0.01)"
             )
-    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), RunSummary()]
+    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), Boards(), RunSummary()]
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         wanted.insert(0, IterationProgress())
     classes = {type(callback) for callback in given}

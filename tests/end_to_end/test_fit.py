@@ -42,7 +42,9 @@ def test_the_recipe_with_pictures_runs_from_the_shell_and_says_nothing_needless(
     assert not [line for line in said if not line.startswith(expected)]
     assert done.stdout == ""
     written = {path.name for path in run_dir.glob("runs/sokoban_vlm/version_0/*")}
-    assert written >= {"summary.json", "learning_curve.png", "config.yaml", "checkpoints"}
+    assert written >= {
+        "summary.json", "learning_curve.png", "log.jsonl", "config.yaml", "checkpoints"
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +85,10 @@ def test_the_learning_curve_is_a_picture(finished: VagentCLI):
 def test_every_scalar_has_a_stable_name_and_the_iteration_as_its_x_axis(finished: VagentCLI):
     events = runs.events(finished)
     steps = {tag: [e.step for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-    assert {tag.split("/")[0] for tag in steps} == {"train", "val", "rollout", "optim", "time"}
+    groups = {"train", "val", "rollout", "optim", "time", "hparams"}
+    assert {tag.split("/")[0] for tag in steps} == groups
     for tag, seen in steps.items():
-        evaluated = tag.startswith("val/") or tag == "time/evaluate"
+        evaluated = tag.startswith(("val/", "hparams/")) or tag == "time/evaluate"
         assert seen == ([0, 2, 3] if evaluated else [1, 2, 3]), tag
     assert steps.keys() >= {
         "val/success_rate", "val/success_rate_low", "val/success_rate_high", "val/return",
@@ -103,6 +106,7 @@ def test_episodes_are_drawn_for_tensorboard(finished: VagentCLI):
     for number in range(3):
         assert steps[f"val/episode_{number}"] == [0, 2, 3]
         assert steps[f"rollout/episode_{number}"] == [0]
+    assert steps["histograms/values_against_returns"] == [1]
 
 
 def test_the_actor_and_the_critic_learn_and_the_reference_does_not(finished: VagentCLI):
@@ -132,8 +136,10 @@ def test_test_plays_the_test_split_and_reports_it_as_such(finished: VagentCLI, r
     metrics = tested.trainer.callback_metrics
     assert {name.partition("/")[0] for name in metrics} == {"test", "time", "step"}
     assert float(metrics["test/return"]) == pytest.approx(sum(t.total_reward for t in played) / 4)
-    images = runs.events(tested).Tags()["images"]
-    assert set(images) == {f"test/episode_{number}" for number in range(3)}
+    tags = runs.events(tested).Tags()
+    assert set(tags["images"]) == {f"test/episode_{number}" for number in range(3)}
+    texts = {f"test/transcript_{number}/text_summary" for number in range(3)}
+    assert set(tags["tensors"]) == texts  # no boards without scalars of a training
 
 
 def test_an_evaluation_plays_a_state_again_only_with_other_luck(run_dir: Path):

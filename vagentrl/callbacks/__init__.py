@@ -1,5 +1,6 @@
 """Optional behaviour of a run, each in a callback."""
 
+from vagentrl.callbacks.boards import Boards
 from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup
 from vagentrl.callbacks.engine_agreement import EngineAgreement
@@ -13,6 +14,7 @@ from vagentrl.modules.callback import AgentCallback
 
 __all__ = [
     "AgentCallback",
+    "Boards",
     "CheckMonitors",
     "CriticWarmup",
     "EngineAgreement",

@@ -1,4 +1,4 @@
-"""Summarises a run: a table, a learning curve and a JSON file."""
+"""Summarises a run: a table, a learning curve, a JSON file, and a log in lines of JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from vagentrl.callbacks.json_log import JSONLinesLogger
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
@@ -23,9 +24,12 @@ Metrics = dict[str, float]
 
 
 class RunSummary(Callback):
-    """Writes ``summary.json`` and ``learning_curve.png`` to the run's folder when training ends.
+    """Writes a run's ``log.jsonl``, and its ``summary.json`` and ``learning_curve.png`` at the end.
 
-    The summary of a resumed run includes the history from before the checkpoint.
+    All are in the run's folder. ``log.jsonl`` gets a line of JSON (`JSONLinesLogger`) whenever
+    metrics are logged, so after every iteration and every evaluation, with any loggers or none. A
+    run that is resumed in the same folder adds to the file. The summary of a resumed run includes
+    the history from before the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -33,6 +37,29 @@ class RunSummary(Callback):
         self._iterations: list[Metrics] = []
         self._started = time.perf_counter()
         self._seconds_before = 0.0
+        self._log: JSONLinesLogger | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        path = run_folder(trainer) / "log.jsonl"
+        if trainer.fast_dev_run:  # pyright: ignore
+            return
+        agent = agent_of(pl_module)
+        if agent.iteration == agent.first_iteration and trainer.is_global_zero:
+            path.unlink(missing_ok=True)  # without a logger, all runs have one folder
+        # As a logger it gets exactly what was logged, and when. It is added only now: Lightning
+        # takes the names of folders from the first logger.
+        self._log = JSONLinesLogger(path)
+        trainer.loggers.append(self._log)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._log is not None:
+            trainer.loggers.remove(self._log)
+        self._log = None
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self.teardown(trainer, pl_module, "")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != "fit":

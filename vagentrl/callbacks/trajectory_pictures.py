@@ -1,21 +1,21 @@
-"""Draws episodes as pictures in TensorBoard."""
+"""Draws episodes as pictures for the loggers that show any."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image, ImageOps
 
+from vagentrl.callbacks.media import writers_for
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.rollout.source import TRAIN
 from vagentrl.types import IMAGE_PLACEHOLDER
 from vagentrl.viewer.pictures import Panel, episode_picture, stacked, text_frame
+from vagentrl.viewer.transcript import episode_title
 
 if TYPE_CHECKING:
     from vagentrl.types import Observation, Trajectory, Turn
@@ -30,6 +30,8 @@ MOST_WIDTH = 448
 
 class TrajectoryPictures(Callback):
     """Draws a few episodes with their observations, replies and rewards.
+
+    The pictures go to TensorBoard, Weights & Biases and MLflow; other loggers take none.
 
     Args:
         every_n_iterations: How often to draw training episodes. Episodes of an evaluation are
@@ -64,13 +66,12 @@ class TrajectoryPictures(Callback):
     def _draw(
         self, trainer: Trainer, iteration: int, where: str, trajectories: Sequence[Trajectory]
     ) -> None:
-        boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        writers = writers_for(trainer.loggers) if trainer.is_global_zero else []
         played = [trajectory for trajectory in trajectories if trajectory.turns]
-        for number, trajectory in enumerate(played[: self.episodes] if boards else ()):
-            picture = np.asarray(trajectory_picture(trajectory))
-            for board in boards:
-                tag = f"{where}/episode_{number}"
-                board.experiment.add_image(tag, picture, iteration, dataformats="HWC")
+        for number, trajectory in enumerate(played[: self.episodes] if writers else ()):
+            picture = trajectory_picture(trajectory)
+            for writer in writers:
+                writer.image(f"{where}/episode_{number}", picture, iteration)
 
 
 def trajectory_picture(trajectory: Trajectory) -> Image.Image:
@@ -83,7 +84,7 @@ def trajectory_picture(trajectory: Trajectory) -> Image.Image:
         Panel(_frame(turn.observation), f"turn {number}", caption(turn))
         for number, turn in enumerate(trajectory.turns, first)
     ]
-    title = _title(trajectory)
+    title = episode_title(trajectory)
     if trajectory.final_observation is not None:
         panels.append(Panel(_frame(trajectory.final_observation), trajectory.stop))
     if len(panels) > MOST_PANELS:
@@ -91,25 +92,6 @@ def trajectory_picture(trajectory: Trajectory) -> Image.Image:
         title += f", turns {first + half} to {first + len(panels) - half - 1} not drawn"
         panels = [*panels[:half], *panels[-half:]]
     return episode_picture(title, panels, PANELS_PER_ROW)
-
-
-def _title(trajectory: Trajectory) -> str:
-    title = (
-        f"environment {trajectory.environment}, seed {trajectory.seed}, group "
-        f"{trajectory.group_id}{_versions(trajectory)}: {trajectory.stop}, "
-        f"{'success' if trajectory.success else 'no success'}, "
-        f"return {trajectory.total_reward:+.2f}"
-    )
-    return title if trajectory.error is None else f"{title}, {trajectory.error}"
-
-
-def _versions(trajectory: Trajectory) -> str:
-    """The range of the versions of the weights that sampled the turns."""
-    versions = sorted({turn.policy_version for turn in trajectory.turns})
-    if not versions:
-        return ""
-    last = f" to {versions[-1]}" if len(versions) > 1 else ""
-    return f", policy version {versions[0]}{last}"
 
 
 def _frame(observation: Observation) -> Image.Image:

@@ -17,7 +17,8 @@ from jsonargparse import ActionConfigFile, Namespace  # pyright: ignore[reportPr
 from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 from vagentrl import __version__
 from vagentrl.callbacks import CheckMonitors
@@ -34,7 +35,7 @@ from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.trainer_checks import check_asked
-from vagentrl.noise import silence_noise
+from vagentrl.noise import be_quiet, silence_noise
 from vagentrl.trainer import (
     TRAINER_DEFAULTS,
     refused_by_lightning,
@@ -135,7 +136,18 @@ class VagentCLI(LightningCLI):
             default=None,
             help="CPU threads of torch; one is faster than two where other programs run",
         )
+        parser.add_argument(
+            "--quiet",
+            action="store_true",
+            help="write only warnings and errors to the terminal; log.jsonl and the loggers get "
+            "all that they would",
+        )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        super().parse_arguments(parser, args)
+        if self.config.quiet:  # the seed is told before any class is made
+            be_quiet()
 
     def before_instantiate_classes(self) -> None:
         if self.config.threads is not None:
@@ -171,6 +183,9 @@ class VagentCLI(LightningCLI):
             given["callbacks"], progress_bar=given["enable_progress_bar"] is not False
         )
         plugins = with_default_plugins(given["plugins"])
+        for callback in callbacks:
+            if self.config.quiet and isinstance(callback, ProgressBar):
+                callback.disable()
         try:
             return super().instantiate_trainer(callbacks=callbacks, plugins=plugins, **kwargs)
         except (MisconfigurationException, ValueError) as error:

@@ -12,7 +12,8 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vagentrl.engines.base import Engine
+    from vagentrl.contexts import Context
+    from vagentrl.engines.base import Engine, Sampling
     from vagentrl.filters import GroupFilter
     from vagentrl.mixture import Mixture
     from vagentrl.modules.agent import AgentModule
@@ -29,6 +30,8 @@ class Rollouts(LightningDataModule):
         worlds: Names of the environments to learn on; ``train`` if there is only one.
         mixture: What `data.env` makes if that is several environments; None for a single one.
         engine: Samples the replies.
+        sampling: How replies are sampled in training.
+        context: Which earlier turns the model sees when it replies.
         groups: Initial states in an iteration, over all ranks.
         group_size: Episodes from each initial state.
         turns: Turns to play in each persistent environment; None plays whole episodes.
@@ -39,6 +42,7 @@ class Rollouts(LightningDataModule):
         micro_batch_size: Rows in one forward and backward pass of a rank.
         passes: Passes over a collected batch.
         val_episodes: Episodes of each environment in an evaluation.
+        seed: Determines all episodes and the order of minibatches.
         renderer: Turns text and images into tokens; available after `setup`.
         collector: Plays episodes; available after `setup`.
         report: Metrics of the current iteration's collection; they are logged when its update
@@ -51,6 +55,8 @@ class Rollouts(LightningDataModule):
     worlds: tuple[str, ...]
     mixture: Mixture | None
     engine: Engine
+    sampling: Sampling
+    context: Context
     groups: int
     group_size: int
     turns: int | None
@@ -61,6 +67,7 @@ class Rollouts(LightningDataModule):
     micro_batch_size: int
     passes: int
     val_episodes: int
+    seed: int
     renderer: Renderer
     collector: Collector
     report: dict[str, float]

@@ -228,10 +228,11 @@ class EpisodeSource:
             slots = ranks.shard(self.slots)
             play = partial(self.collector.collect_turns, slots, turns, iteration=iteration.batch)
         trajectories = self._play(hooks, play, self.plan.sampling)
-        failed = [t for t in trajectories if t.error is not None]
+        failed = _of_all_ranks([t for t in trajectories if t.error is not None])
         played = hooks.on_trajectories([t for t in trajectories if t.error is None])
         played = _of_all_ranks(played)
-        return played, _of_all_ranks(failed)
+        _warn_of_failures(failed, len(failed) + len(played))
+        return played, failed
 
     def evaluate(
         self,
@@ -271,8 +272,10 @@ class EpisodeSource:
         trajectories = self._play(hooks, play, sampling, training=False)
         self._engine.rest()
         report: dict[str, float] = {}
-        trajectories = hooks.on_evaluation(trajectories, report)
-        return _of_all_ranks(trajectories), report
+        trajectories = _of_all_ranks(hooks.on_evaluation(trajectories, report))
+        failed = [t for t in trajectories if t.error is not None]
+        _warn_of_failures(failed, len(trajectories))
+        return trajectories, report
 
     def wait(self) -> None:
         """Wait until no episodes are being played in the background."""
@@ -359,15 +362,12 @@ class EpisodeSource:
         training: bool = True,
     ) -> list[Trajectory]:
         on_turn = partial(hooks.on_turn_end, training=training)
-        trajectories = play(sampling, hooks.on_episode_end, on_turn)
-        if failed := [t for t in trajectories if t.error is not None]:
-            log.warning(
-                "%d of %d episodes failed; the first: %s",
-                len(failed),
-                len(trajectories),
-                failed[0].error,
-            )
-        return trajectories
+        return play(sampling, hooks.on_episode_end, on_turn)
+
+
+def _warn_of_failures(failed: Sequence[Trajectory], played: int) -> None:
+    if failed:
+        log.warning("%d of %d episodes failed; the first: %s", len(failed), played, failed[0].error)
 
 
 def _of_all_ranks(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
