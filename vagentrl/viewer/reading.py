@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.viewer.records import FORMAT, FORMAT_KEY, StoredSplit, load_pyarrow
+from vagentrl.viewer.records import FORMAT, FORMAT_KEY, StoredSplit, load_pyarrow, schema
 
 FOLDER = "trajectories"
 """Name of the folder in a run's folder."""
@@ -46,10 +46,11 @@ class TrajectoryFile:
         self._pa = load_pyarrow()
         try:
             with self._pa.parquet.ParquetFile(path) as file:
-                metadata, self.groups = file.schema_arrow.metadata or {}, file.num_row_groups
+                written, self.groups = file.schema_arrow, file.num_row_groups
+                sizes = [file.metadata.row_group(part).num_rows for part in range(self.groups)]
         except (self._pa.ArrowException, OSError) as error:
             raise UnreadableFile(f"torn, or no Parquet file ({_first_line(error)})") from error
-        name, version = _NAME.fullmatch(path.name), metadata.get(FORMAT_KEY)
+        name, version = _NAME.fullmatch(path.name), (written.metadata or {}).get(FORMAT_KEY)
         if version is None or name is None:
             raise UnreadableFile("not written by vagentrl's TrajectoryStore")
         if version.decode("utf-8", "replace") != FORMAT:
@@ -57,20 +58,26 @@ class TrajectoryFile:
                 f"has version {version!r} of the format, but this vagentrl reads {FORMAT}; look "
                 "at it with the vagentrl that wrote it"
             )
+        if not written.equals(schema()):
+            raise UnreadableFile("has other fields than its version says")
         split: Any = name[1]
         self.split: StoredSplit = split
         self.iteration = int(name[2])
+        self._parts = [part for part, size in enumerate(sizes) for _ in range(size)]
+        self._facts = [name for name in written.names if name not in _NESTED]
 
     def facts(self) -> list[dict[str, Any]]:
         """All rows without their turns; `length` is the number of turns and `part` their part."""
-        names = [name for name in self._names() if name not in _NESTED]
-        rows: list[dict[str, Any]] = []
-        for part in range(self.groups):
-            facts = self._read(part, names).to_pylist()
-            turns = self._read(part, ["turns.list.element.reward"]).column(0)
-            for fact, length in zip(facts, self._lengths(turns), strict=True):
-                rows.append(fact | {"length": length, "part": part})
-        return rows
+        lengths = [
+            length
+            for chunk in self._read(None, ["turns.list.element.reward"]).column(0).chunks
+            for length in chunk.value_lengths().to_pylist()
+        ]
+        rows = self._read(None, self._facts).to_pylist()
+        return [
+            row | {"length": length, "part": part}
+            for row, length, part in zip(rows, lengths, self._parts, strict=True)
+        ]
 
     def rows(self, part: int) -> list[dict[str, Any]]:
         """The whole rows of one part."""
@@ -80,24 +87,18 @@ class TrajectoryFile:
         """Names of the images that the rows show."""
         return {
             name
-            for part in range(self.groups)
-            for row in self._read(part, list(_SHOWN)).to_pylist()
+            for row in self._read(None, list(_SHOWN)).to_pylist()
             for names in (row["final_images"], *(turn["images"] for turn in row["turns"]))
             for name in names
         }
 
-    def _names(self) -> list[str]:
-        return self._pa.parquet.read_schema(self.path).names
-
-    def _lengths(self, turns: Any) -> list[int]:
-        import pyarrow.compute
-
-        return pyarrow.compute.list_value_length(turns).to_pylist()
-
-    def _read(self, part: int, columns: list[str] | None) -> Any:
+    def _read(self, part: int | None, columns: list[str] | None) -> Any:
+        """One part, or all of them, as a table."""
         try:
             with self._pa.parquet.ParquetFile(self.path) as file:
-                return file.read_row_group(part, columns=columns, use_threads=False)
+                if part is None:
+                    return file.read(columns, use_threads=False)
+                return file.read_row_group(part, columns, use_threads=False)
         except (self._pa.ArrowException, OSError) as error:
             raise UnreadableFile(f"is damaged ({_first_line(error)})") from error
 

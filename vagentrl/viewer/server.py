@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from vagentrl.errors import ConfigError
@@ -63,7 +64,6 @@ class ViewerServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD."""
 
-    server: ViewerServer
     server_version = "vagentrl"
     sys_version = ""
 
@@ -77,14 +77,15 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent: a page asks for many files."""
 
     def _answer(self, *, with_body: bool) -> None:
+        server = cast(ViewerServer, self.server)
         # A page of another site can make a browser ask this server under that site's name.
         asked = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        if self.server.local_only and asked not in _LOCAL:
+        if server.local_only and asked not in _LOCAL:
             return self._send(HTTPStatus.FORBIDDEN, "html", b"ask for 127.0.0.1\n", with_body)
         path = unquote(urlsplit(self.path).path).removeprefix("/") or PAGE
         if path == PAGE:
-            self.server.read_again()
-        content = self.server.resources.get(path)
+            server.read_again()
+        content = server.resources.get(path)
         try:
             if content is None:
                 raise FileNotFoundError

@@ -146,9 +146,11 @@ def _asset(name: str) -> str:
 
 def _json(value: Any) -> str:
     """JSON that is safe in a script and in a page: ASCII, and no tag can begin in it."""
-    return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False).replace(
-        "<", "\\u003c"
-    )
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # looking at each number first would take longer than writing them
+        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
 
 
 def _finite(value: Any) -> Any:

@@ -12,11 +12,20 @@ function alike(...names) {
   return rows;
 }
 
-const members = () => alike("iteration", "split", "environment", "group");
-
-function sameSeed() {
+const members = once(() => alike("iteration", "split", "environment", "group"));
+const sameSeed = once(() => {
   const { iteration } = state.index.columns;
   return alike("environment", "seed").sort((a, b) => iteration[a] - iteration[b] || a - b);
+});
+
+/** A function that computes once for each selected row. */
+function once(compute) {
+  let row = null, value;
+  return () => {
+    if (row !== state.row) value = compute();
+    row = state.row;
+    return value;
+  };
 }
 
 /** Draw rows as columns, turn beside turn. */
