@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
@@ -57,7 +58,7 @@ class ViewerServer(ThreadingHTTPServer):
 
     def read_again(self) -> None:
         """Look what the run has stored meanwhile."""
-        with self._reading:
+        with self._reading, suppress(ConfigError):  # the folder may be gone
             self.resources = resources(self._read())
 
 
