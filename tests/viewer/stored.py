@@ -88,9 +88,7 @@ def hostile_trajectory(text: str = HOSTILE) -> Trajectory:
     """A trajectory in which whoever can write a text writes this one."""
     played = toy.play([toy.GO], seed=4)
     [turn] = played.turns
-    reply: Any = replace(
-        turn.reply, text=text, thought=text, actions=(text, text), problem=text
-    )
+    reply: Any = replace(turn.reply, text=text, thought=text, actions=(text, text), problem=text)
     turn = replace(
         turn,
         observation=Observation(text, hint=text),

@@ -126,7 +126,9 @@ store(1)
 
 
 def test_a_killed_writer_leaves_what_was_complete_and_the_next_one_cleans_up(tmp_path: Path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / FOLDER)], capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / FOLDER)], capture_output=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     run = read_run(tmp_path)
     assert [file.iteration for file in run.files] == [0]

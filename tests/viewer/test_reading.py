@@ -36,7 +36,10 @@ def with_other_fields(path: Path) -> None:
     [
         (torn, "is left out: torn, or no Parquet file"),
         (foreign, "is left out: not written by vagentrl's TrajectoryStore"),
-        (of_another_version, "is left out: has version '99' of the format, but this vagentrl reads"),
+        (
+            of_another_version,
+            "is left out: has version '99' of the format, but this vagentrl reads",
+        ),
         (with_other_fields, "is left out: has other fields than its version says"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
