@@ -128,8 +128,12 @@ def test_nothing_that_was_written_is_executed_or_rendered(
     shown = text(browser, ".seen .text")
     visible = HOSTILE
     for hidden, name in (
-        ("\u2028", "U+2028"), ("\u202e", "U+202E"), ("\u202c", "U+202C"), ("\x00", "NUL"), ("\x1b", "ESC")
-    ):  # fmt: skip
+        ("\u2028", "U+2028"),
+        ("\u202e", "U+202E"),
+        ("\u202c", "U+202C"),
+        ("\x00", "NUL"),
+        ("\x1b", "ESC"),
+    ):
         visible = visible.replace(hidden, name)
     assert shown == visible
     marks = browser.run("[...document.querySelectorAll('.seen .mark')].map(m => m.textContent)")
@@ -145,7 +149,7 @@ def test_the_policy_stops_a_script_that_gets_into_the_page(browser: Browser, pag
         "{textContent: 'window.injected = 1'}))"
     )
     assert browser.run("window.injected") is None
-    with pytest.raises(RuntimeError, match="Content Security Policy|Failed to fetch"):
+    with pytest.raises(RuntimeError, match=r"Content Security Policy|Failed to fetch"):
         browser.run("fetch('https://example.org').then(() => 1)")
     browser.events.clear()
 

@@ -82,7 +82,7 @@ def test_damage_inside_a_file_costs_that_part_only(tmp_path: Path):
 def test_a_run_without_trajectories_says_what_to_add(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"add the callback vagentrl\.callbacks\.TrajectoryStore"):
         read_run(tmp_path)
-    with pytest.raises(ConfigError, match="there is no folder .*nowhere"):
+    with pytest.raises(ConfigError, match=r"there is no folder .*nowhere"):
         read_run(tmp_path / "nowhere")
 
 

@@ -115,10 +115,10 @@ def test_a_run_that_is_gone_leaves_the_page_of_before(run: Path):
         assert ask(server, "/")[0] == 200
 
 
-def test_a_port_that_is_taken_is_named():
+def test_a_port_that_is_taken_is_named(run: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port}: .*give another --port"):
-            ViewerServer(lambda: None, port)  # pyright: ignore
+            ViewerServer(lambda: Site(read_run(run)), port)

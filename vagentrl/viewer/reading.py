@@ -53,9 +53,9 @@ class TrajectoryFile:
         name, version = _NAME.fullmatch(path.name), (written.metadata or {}).get(FORMAT_KEY)
         if version is None or name is None:
             raise UnreadableFile("not written by vagentrl's TrajectoryStore")
-        if version.decode("utf-8", "replace") != FORMAT:
+        if (found := version.decode("utf-8", "replace")) != FORMAT:
             raise UnreadableFile(
-                f"has version {version!r} of the format, but this vagentrl reads {FORMAT}; look "
+                f"has version {found!r} of the format, but this vagentrl reads {FORMAT}; look "
                 "at it with the vagentrl that wrote it"
             )
         if not written.equals(schema()):
