@@ -100,10 +100,10 @@ function curve(rows) {
     return element;
   };
   const drawing = svg("svg", { viewBox: "0 0 560 110", class: "curve" });
-  if (known.length < 2) return drawing;
   const bounds = (values) => [Math.min(...values), Math.max(...values)];
   const [first, last] = bounds(known.map((row) => iteration[row]));
   const [low, high] = bounds(known.map((row) => returns[row]));
+  if (!(last > first)) drawing.setAttribute("hidden", "");
   const x = (row) => 60 + (480 * (iteration[row] - first)) / (last - first || 1);
   const y = (row) => 85 - (70 * (returns[row] - low)) / (high - low || 1);
   const at = Map.groupBy(known, x); // the line is the mean of each iteration
