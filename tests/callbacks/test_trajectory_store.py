@@ -14,6 +14,8 @@ from vagentrl.errors import ConfigError
 from vagentrl.viewer.reading import read_run
 from vagentrl.viewer.site import Site
 
+pytest.importorskip("pyarrow")
+
 STORE = ["--trainer.callbacks+=vagentrl.callbacks.TrajectoryStore"]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from tests import toy
@@ -12,6 +13,8 @@ from vagentrl.types import Claim, Observation, State, Trajectory
 from vagentrl.viewer.folder import TrajectoryFolder
 from vagentrl.viewer.reading import FOLDER
 from vagentrl.viewer.records import RowWriter, StoredSplit, TokenScores
+
+pytest.importorskip("pyarrow")  # skips the tests that import this module
 
 HOSTILE = (
     "<script>window.broken = 1</script></script><svg onload='window.broken = 2'>"

@@ -1,8 +1,6 @@
 import shutil
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from tests import toy
@@ -11,6 +9,9 @@ from vagentrl.errors import ConfigError
 from vagentrl.viewer.reading import FOLDER, UnreadableFile, read_run
 from vagentrl.viewer.records import FORMAT_KEY, schema
 from vagentrl.viewer.site import Site
+
+pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow.parquet")
 
 
 def torn(path: Path) -> None:

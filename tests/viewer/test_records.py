@@ -1,7 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -140,5 +139,6 @@ def test_scores_that_do_not_fit_are_refused():
 
 def test_other_programs_can_read_the_files(tmp_path: Path):
     store(tmp_path, [full_trajectory()])
-    table = pyarrow.parquet.read_table(tmp_path / FOLDER / "train-000000.parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(tmp_path / FOLDER / "train-000000.parquet")
     assert table.column("seed").to_pylist() == [4]
