@@ -144,6 +144,8 @@ class RolloutDataModule(Rollouts):
         self.seed = seed
         self.report = {}
         self.trajectories = []
+        self.learned = []
+        self.assessed = None
         self.evaluated = {}
         self._check_settings()
         self._seeds: dict[tuple[Split, str], tuple[int, ...]] = {}
@@ -156,7 +158,7 @@ class RolloutDataModule(Rollouts):
         check_trainer(trainer, stage)
         agent = agent_of(trainer.lightning_module)
         self._check_policy(agent)
-        self._loader = self._warmup = None  # drop the batches of an earlier run
+        self._loader = self._warmup = self.assessed = None  # drop the batches of an earlier run
         if hasattr(self, "renderer"):
             self.source.forget()
             return
@@ -236,8 +238,9 @@ class RolloutDataModule(Rollouts):
         iteration = agent.current
         if iteration.actor_learns:
             self._warmup = None
+        self.assessed = None
         if self._warmup is None:
-            kept = self._collect(agent)
+            kept = self.learned = self._collect(agent)
             started = time.perf_counter()
             if not kept:
                 log.warning(
@@ -263,7 +266,7 @@ class RolloutDataModule(Rollouts):
             share = self.report["rollout/kept_groups"]
             credit = replace(credit, advantages=credit.advantages * share)
         self.report["time/score"] = time.perf_counter() - started
-        return MinibatchLoader(
+        loader = MinibatchLoader(
             rollout,
             scores,
             credit,
@@ -276,6 +279,8 @@ class RolloutDataModule(Rollouts):
             ranks=ranks.world_size(),
             rank=ranks.rank(),
         )
+        self.assessed = loader.whole
+        return loader
 
     def _collect(self, agent: AgentModule) -> list[Trajectory]:
         """Play the iteration's episodes; returns those to learn from."""

@@ -222,6 +222,7 @@ class Turn:
         metrics: The environment's metrics of the step.
         claims: The claims of a well-formed reply, each with the true state.
         scores: A judge's score for each kind of claim that was judged.
+        reasons: The judge's reason for each of these scores, or why there is none; untrusted text.
         bonus: Reward added by callbacks. The policy learns from it like from the reward, but it is
             not part of the task's return.
         policy_version: Version of the weights that sampled the reply; -1 if it was not sampled, as
@@ -240,6 +241,7 @@ class Turn:
     metrics: Mapping[str, float] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     bonus: float = 0.0
     policy_version: int = -1
     continued_value: float | None = None

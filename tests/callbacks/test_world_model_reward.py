@@ -57,6 +57,7 @@ def test_what_claims_earn_is_learned_from_and_the_return_stays_the_tasks(
         {"observation": 1.0, "prediction": 0.0},
         {"observation": 0.0, "prediction": 1.0},
     ]
+    assert [[*turn.reasons] for turn in trajectory.turns] == [["observation", "prediction"]] * 3
     assert [turn.bonus for turn in trajectory.turns] == [0.75, 0.5, 0.25]
     assert [turn.reward for turn in trajectory.turns] == [-0.25, -0.25, 1.0]
     assert (trajectory.total_reward, trajectory.learned_reward) == (0.5, 2.0)
@@ -155,6 +156,8 @@ def test_a_mistake_in_the_judge_is_a_failure_that_is_named(
     run = fit(HONEST, reward(Broken()))
     assert scalars(run, "judge/failures") == [12]
     assert "the first: ZeroDivisionError: a mistake in the judge" in caplog.text
+    reasons = run.datamodule.trajectories[0].turns[0].reasons
+    assert reasons["prediction"] == "ZeroDivisionError: a mistake in the judge"
 
 
 @pytest.mark.parametrize(

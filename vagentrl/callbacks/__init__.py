@@ -9,6 +9,7 @@ from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
 from vagentrl.callbacks.run_summary import RunSummary
 from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
+from vagentrl.callbacks.trajectory_store import TrajectoryStore
 from vagentrl.callbacks.world_model_reward import WorldModelReward
 from vagentrl.modules.callback import AgentCallback
 
@@ -23,5 +24,6 @@ __all__ = [
     "KLControl",
     "RunSummary",
     "TrajectoryPictures",
+    "TrajectoryStore",
     "WorldModelReward",
 ]

@@ -77,6 +77,13 @@ class _Batch:
         given = ((j.claim.kind, j.verdict) for j in self.of(turn))
         return {kind: verdict.score for kind, verdict in given if verdict is not None}
 
+    def reasons(self, turn: Turn) -> dict[str, str]:
+        """The reason of each verdict, or why there is none."""
+        return {
+            j.claim.kind: (j.failure or "") if j.verdict is None else j.verdict.reason
+            for j in self.of(turn)
+        }
+
     def means(self) -> dict[str, float]:
         """The mean score of each kind of claim, less penalties."""
         earned: dict[str, list[float]] = {}
@@ -240,7 +247,10 @@ class WorldModelReward(AgentCallback):
         return [
             replace(
                 trajectory,
-                turns=tuple(replace(turn, scores=batch.scores(turn)) for turn in trajectory.turns),
+                turns=tuple(
+                    replace(turn, scores=batch.scores(turn), reasons=batch.reasons(turn))
+                    for turn in trajectory.turns
+                ),
             )
             for trajectory in trajectories
         ]
@@ -318,7 +328,8 @@ class WorldModelReward(AgentCallback):
             if self.relative:
                 bonus -= sum(self.coefficients[kind] * mean for kind, mean in means.items())
             scores = {**turn.scores, **batch.scores(turn)}
-            turns.append(replace(turn, scores=scores, bonus=bonus))
+            reasons = {**turn.reasons, **batch.reasons(turn)}
+            turns.append(replace(turn, scores=scores, reasons=reasons, bonus=bonus))
         trajectory = replace(trajectory, turns=tuple(turns))
         if failure is not None and self.on_failure == "drop_trajectory":
             return replace(trajectory, stop="failed", error=failure)

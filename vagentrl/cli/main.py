@@ -19,6 +19,7 @@ COMMANDS = (
     "recipes",
     "evaluate",
     "export",
+    "view",
     "warmstart",
     "doctor",
 )
@@ -37,6 +38,7 @@ commands:
   recipes     list the configurations that ship     vagentrl recipes sokoban_vlm > mine.yaml
   export      write a checkpoint's policy as a Hugging Face model
                                                     vagentrl export CHECKPOINT FOLDER
+  view        trajectories in a browser             vagentrl view runs/sokoban_vlm/version_0
   warmstart   make a tiny model from nothing        vagentrl warmstart --config warmstart/…
   doctor      what works on this machine            vagentrl doctor [--model tiny-sokoban-vlm]
 
@@ -89,6 +91,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.export import run_export
 
             return run_export(arguments)
+        case "view":
+            from vagentrl.cli.view import run_view
+
+            return run_view(arguments)
     from vagentrl.cli.config_files import resolve_configs
 
     arguments = resolve_configs(arguments)

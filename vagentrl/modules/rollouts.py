@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
     from vagentrl.rollout.collector import Collector
     from vagentrl.rollout.renderer import Renderer
-    from vagentrl.types import AtLimit, Trajectory
+    from vagentrl.types import AtLimit, TrainBatch, Trajectory
 
 
 class Rollouts(LightningDataModule):
@@ -48,6 +48,9 @@ class Rollouts(LightningDataModule):
         report: Metrics of the current iteration's collection; they are logged when its update
             starts.
         trajectories: The episodes of the current iteration.
+        learned: Those of them that are learned from, in the order of their numbers in `assessed`.
+        assessed: The rows of the current iteration with their scores and their credit; None if
+            nothing is learned.
         evaluated: The episodes of the last evaluation, by environment.
     """
 
@@ -72,6 +75,8 @@ class Rollouts(LightningDataModule):
     collector: Collector
     report: dict[str, float]
     trajectories: list[Trajectory]
+    learned: list[Trajectory]
+    assessed: TrainBatch | None
     evaluated: dict[str, list[Trajectory]]
 
     @abstractmethod
