@@ -2,6 +2,7 @@
 
 from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup
+from vagentrl.callbacks.echo_trap import EchoTrapMonitor
 from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
@@ -15,6 +16,7 @@ __all__ = [
     "AgentCallback",
     "CheckMonitors",
     "CriticWarmup",
+    "EchoTrapMonitor",
     "EngineAgreement",
     "EvaluateAtEnds",
     "IterationProgress",

@@ -12,7 +12,7 @@ from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vagentrl.engines.base import Engine
+    from vagentrl.engines.base import Engine, Sampling
     from vagentrl.filters import GroupFilter
     from vagentrl.mixture import Mixture
     from vagentrl.modules.agent import AgentModule
@@ -29,6 +29,7 @@ class Rollouts(LightningDataModule):
         worlds: Names of the environments to learn on; ``train`` if there is only one.
         mixture: What `data.env` makes if that is several environments; None for a single one.
         engine: Samples the replies.
+        sampling: How replies are sampled in training.
         groups: Initial states in an iteration, over all ranks.
         group_size: Episodes from each initial state.
         turns: Turns to play in each persistent environment; None plays whole episodes.
@@ -51,6 +52,7 @@ class Rollouts(LightningDataModule):
     worlds: tuple[str, ...]
     mixture: Mixture | None
     engine: Engine
+    sampling: Sampling
     groups: int
     group_size: int
     turns: int | None
