@@ -1,9 +1,10 @@
 """Decides from an iteration's numbers whether a run is collapsing.
 
 A healthy run loses entropy, variety and differences within groups too: it pays with them for
-success. So these losses count only while the run does no better than before, and only if troubles
-of two kinds show together, for several iterations in a row. All comparisons are with the run's own
-numbers from the time when it last did best.
+success. So these losses count only while the run does worse than at its best, and all comparisons
+are with the run's own numbers from that time. On a plateau the success is always a little below its
+best, and the entropy goes on falling. So these two are weak evidence, and there is no alarm before
+something stronger joins them, for several iterations in a row.
 """
 
 from __future__ import annotations
@@ -25,8 +26,14 @@ SPIKE = 6.0
 SPIKES = 2
 """Spikes within the last `SPIKE_MEMORY` iterations that are trouble; a single one is noise."""
 SPIKE_MEMORY = 5
+FALL, FAR_FALL = 2.0, 4.0
+"""Standard errors by which success falls when that is weak evidence, and strong evidence. The best
+of many iterations is partly luck, so a fall of two errors from it is common."""
 LEAST_FALL = 0.05
 """Progress that must be lost at least, however certain the loss is."""
+SHARE_ERRORS = 3.0
+"""Standard errors by which a share of groups must rise beyond what its sign says at least."""
+WEAK, STRONG = 1, 2
 
 Kind = Literal["progress", "signal", "variety", "stability"]
 
@@ -49,6 +56,7 @@ class Vitals:
         success_error: Its standard error.
         reward: Mean return of the task, without bonuses.
         reward_error: Its standard error.
+        groups: Number of groups of episodes.
         numbers: Other metrics by name: those of `SIGNS`, ``gradient_norm`` and ``learned``, the
             mean of the returns that the policy learns from.
     """
@@ -58,6 +66,7 @@ class Vitals:
     success_error: float
     reward: float
     reward_error: float
+    groups: int
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -71,6 +80,7 @@ class Sign:
         words: What the number is, in a warning.
         factor: It is a sign above this multiple of what it was; below, if it is a fall.
         plus: Added to the multiple.
+        weight: How strong the evidence is.
         fall: Whether a fall is the sign, and not a rise.
         worse: Whether it is a sign only if the run does worse than at its best by more than an
             error: at the ceiling the number changes by itself.
@@ -81,6 +91,7 @@ class Sign:
     words: str
     factor: float
     plus: float = 0.0
+    weight: int = WEAK
     fall: bool = False
     worse: bool = False
 
@@ -91,17 +102,19 @@ class Sign:
 
 
 SIGNS = (
-    Sign("failed_alike", "signal", "groups in which all episodes fail alike", 1.0, 0.15),
+    Sign("failed_alike", "signal", "groups in which all episodes fail alike", 1.0, 0.15, STRONG),
     Sign("group_std", "signal", "spread of returns within groups", 0.6, fall=True, worse=True),
     Sign("entropy", "variety", "token entropy", 0.7, fall=True),
-    Sign("similarity", "variety", "likeness of replies to different prompts", 1.25, 0.04),
-    Sign("opening_share", "variety", "share of the most frequent opening", 1.25, 0.08),
-    Sign("template_share", "variety", "share of the most frequent template", 1.25, 0.08),
-    Sign("repeated_within", "variety", "repetition within replies", 1.25, 0.08),
-    Sign("mutual_information", "variety", "information of prompts on replies", 0.6, fall=True),
+    Sign("similarity", "variety", "likeness of replies to different prompts", 1.25, 0.04, STRONG),
+    Sign("opening_share", "variety", "share of the most frequent opening", 1.25, 0.08, STRONG),
+    Sign("template_share", "variety", "share of the most frequent template", 1.25, 0.08, STRONG),
+    Sign("repeated_within", "variety", "repetition within replies", 1.25, 0.08, STRONG),
+    Sign(
+        "mutual_information", "variety", "information of prompts on replies", 0.6, -0.1, fall=True
+    ),
     Sign("without_thought", "variety", "replies without a thought", 1.0, 0.2),
     Sign("entropy", "stability", "token entropy", 1.5),
-    Sign("malformed_replies", "stability", "malformed replies", 1.0, 0.1),
+    Sign("malformed_replies", "stability", "malformed replies", 1.0, 0.1, STRONG),
 )
 
 
@@ -112,11 +125,13 @@ class Trouble:
     Attributes:
         kind: The kind.
         reasons: What shows it, in words with numbers.
+        weight: The weight of the strongest reason.
         since: The iteration from which on it has shown without a break.
     """
 
     kind: Kind
     reasons: tuple[str, ...]
+    weight: int
     since: int
 
 
@@ -143,14 +158,12 @@ class Detector:
     Args:
         patience: Iterations in a row in which troubles must show before there is an alarm, and in
             which they must not before it ends.
-        errors: Standard errors by which progress must have fallen to be a trouble.
-        kinds: Kinds of trouble that must show together.
+        evidence: What the weights of the troubles, of two kinds at least, must sum up to.
     """
 
-    def __init__(self, patience: int = 2, errors: float = 2.0, kinds: int = 2) -> None:
+    def __init__(self, patience: int = 2, evidence: int = 3) -> None:
         self.patience = patience
-        self.errors = errors
-        self.kinds = kinds
+        self.evidence = evidence
         self._recent: list[Vitals] = []
         self._succeeded = False  # progress is measured by success once there is any
         self._best: Vitals | None = None  # smoothed, from when the run last did best
@@ -170,12 +183,17 @@ class Detector:
             self._best = _kept(now, self._best)
         found = self._troubles(now, self._best)
         self._since = {kind: self._since.get(kind, vitals.iteration) for kind in found}
-        troubles = tuple(Trouble(k, tuple(r), self._since[k]) for k, r in found.items())
-        return self._judge(troubles)
+        return self._judge(
+            tuple(
+                Trouble(kind, tuple(reasons), max(reasons.values()), self._since[kind])
+                for kind, reasons in found.items()
+            )
+        )
 
     def _judge(self, troubles: tuple[Trouble, ...]) -> Verdict:
-        kinds = {trouble.kind for trouble in troubles}
-        together = len(kinds) >= self.kinds and (self._succeeded or "progress" in kinds)
+        together = len(troubles) > 1 and sum(t.weight for t in troubles) >= self.evidence
+        if not self._succeeded:  # who earns alike may be done: only a fall tells the difference
+            together = together and any(trouble.kind == "progress" for trouble in troubles)
         self._in_a_row = self._in_a_row + 1 if together else 0
         self._calm = 0 if together else self._calm + 1
         if self._calm >= self.patience:
@@ -192,24 +210,29 @@ class Detector:
             return vitals.success, vitals.success_error
         return vitals.reward, vitals.reward_error
 
-    def _troubles(self, now: Vitals, best: Vitals) -> dict[Kind, list[str]]:
-        found: dict[Kind, list[str]] = {}
+    def _troubles(self, now: Vitals, best: Vitals) -> dict[Kind, dict[str, int]]:
+        """The weights of all reasons for trouble, by their words, for each kind."""
+        found: dict[Kind, dict[str, int]] = {}
         if (spikes := self.spikes()) >= SPIKES:
             text = f"{spikes} spikes of the gradient norm in the last {SPIKE_MEMORY} iterations"
-            found.setdefault("stability", []).append(text)
+            found["stability"] = {text: WEAK}
         (level, error), (top, top_error) = self._progress(now), self._progress(best)
         if not level < top:
-            return {}
+            return found
         lost, noise = top - level, math.hypot(error, top_error)
-        if lost > max(self.errors * noise, LEAST_FALL):
+        if lost > max(FALL * noise, LEAST_FALL):
             name = "success" if self._succeeded else "return"
-            found["progress"] = [f"{name} {top:.3g} → {level:.3g}"]
+            weight = STRONG if lost > FAR_FALL * noise else WEAK
+            found["progress"] = {f"{name} {top:.3g} → {level:.3g}": weight}
         for sign in SIGNS:
             before = best.numbers.get(sign.name, math.nan)
             current = now.numbers.get(sign.name, math.nan)
-            if sign.shows(current, before) and (lost > noise or not sign.worse):
-                text = f"{sign.words} {before:.3g} → {current:.3g}"
-                found.setdefault(sign.kind, []).append(text)
+            if not sign.shows(current, before) or (sign.worse and not lost > noise):
+                continue
+            if sign.name == "failed_alike" and not _differ(before, current, now.groups):
+                continue
+            text = f"{sign.words} {before:.3g} → {current:.3g}"
+            found.setdefault(sign.kind, {})[text] = sign.weight
         return found
 
     @property
@@ -274,6 +297,13 @@ def robust_score(value: float, earlier: Sequence[float]) -> float:
     return (math.log(value) - middle) / max(deviation, 0.1)
 
 
+def _differ(before: float, now: float, groups: int) -> bool:
+    """Whether two shares of about as many groups differ by more than chance."""
+    middle = (before + now) / 2
+    error = math.sqrt(2 * middle * (1 - middle) / max(groups, 1))
+    return now - before > SHARE_ERRORS * error
+
+
 def smoothed(recent: Sequence[Vitals]) -> Vitals:
     """The means over iterations, without those in which a number is not known."""
     names = {name for vitals in recent for name in vitals.numbers}
@@ -283,6 +313,7 @@ def smoothed(recent: Sequence[Vitals]) -> Vitals:
         _error([vitals.success_error for vitals in recent]),
         _mean([vitals.reward for vitals in recent]),
         _error([vitals.reward_error for vitals in recent]),
+        sum(vitals.groups for vitals in recent),
         {name: _mean([vitals.numbers.get(name, math.nan) for vitals in recent]) for name in names},
     )
 

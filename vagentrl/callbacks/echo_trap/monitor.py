@@ -52,8 +52,8 @@ class EchoTrapMonitor(AgentCallback):
             run, or ``lower_lr`` of the actor for the rest of the run.
         lr_factor: What each alarm multiplies the actor's learning rate by, with ``lower_lr``.
         patience: Iterations in a row in which the troubles must show before there is an alarm.
-        errors: By how many standard errors success must have fallen to be a trouble.
-        kinds: How many of the four kinds of trouble must show together.
+        evidence: How much evidence makes an alarm. Weak signs count 1 and strong ones 2; there must
+            always be signs of two kinds of trouble. 2 warns earlier and more often in vain.
         replies: Replies of an iteration whose variety is measured at most.
         pairs: Pairs of them that are compared.
         cross_score_every: Every so many iterations, score replies under other prompts to estimate
@@ -67,8 +67,7 @@ class EchoTrapMonitor(AgentCallback):
         action: Literal["warn", "stop", "lower_lr"] = "warn",
         lr_factor: float = 0.3,
         patience: int = 2,
-        errors: float = 2.0,
-        kinds: int = 2,
+        evidence: int = 3,
         replies: int = 256,
         pairs: int = 512,
         cross_score_every: int = 0,
@@ -79,10 +78,9 @@ class EchoTrapMonitor(AgentCallback):
             raise ConfigError(
                 f"EchoTrapMonitor.lr_factor is {lr_factor}; give a share above 0 and below 1"
             )
-        if not errors >= 0:
-            raise ConfigError(f"EchoTrapMonitor.errors is {errors}; give 0 or more (2 is usual)")
         for name, value, least in (
             ("patience", patience, 1),
+            ("evidence", evidence, 2),
             ("replies", replies, 2),
             ("pairs", pairs, 1),
             ("cross_score_every", cross_score_every, 0),
@@ -90,15 +88,13 @@ class EchoTrapMonitor(AgentCallback):
         ):
             if value < least:
                 raise ConfigError(f"EchoTrapMonitor.{name} is {value}; give {least} or more")
-        if not 1 <= kinds <= 4:
-            raise ConfigError(f"EchoTrapMonitor.kinds is {kinds}; there are 4, give 1 to 4 of them")
         self.action = action
         self.lr_factor = lr_factor
         self.replies = replies
         self.pairs = pairs
         self.cross_score_every = cross_score_every
         self.cross_score_prompts = cross_score_prompts
-        self.detector = Detector(patience, errors, kinds)
+        self.detector = Detector(patience, evidence)
         self._lr_scale = 1.0
         self._seen = 0  # the last iteration that was judged
         self._measured: dict[str, float] | None = None  # of this iteration; None: do not judge it
@@ -201,7 +197,7 @@ class EchoTrapMonitor(AgentCallback):
             )
 
     def _vitals(self, trainer: Trainer, agent: AgentModule, measured: dict[str, float]) -> Vitals:
-        report = rollouts_of(trainer).report
+        report, played = rollouts_of(trainer).report, self._played(trainer)
         metrics: dict[str, float] = {name: float(v) for name, v in report.items()}
         if self._updated:  # else these are still an earlier iteration's
             metrics |= {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -215,7 +211,8 @@ class EchoTrapMonitor(AgentCallback):
             success=metrics.get("rollout/success_rate", math.nan),
             success_error=(high - low) / (2 * Z_95),
             reward=metrics.get("rollout/return", math.nan),
-            reward_error=return_error(self._played(trainer)),
+            reward_error=return_error(played),
+            groups=len({each.group_id for each in played}),
             numbers=numbers,
         )
 
