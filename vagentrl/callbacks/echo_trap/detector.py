@@ -1,10 +1,10 @@
 """Decides from an iteration's numbers whether a run is collapsing.
 
 A healthy run loses entropy, variety and differences within groups too: it pays with them for
-success. So these losses count only while the run does worse than at its best, and all comparisons
-are with the run's own numbers from that time. On a plateau the success is always a little below its
-best, and the entropy goes on falling. So these two are weak evidence, and there is no alarm before
-something stronger joins them, for several iterations in a row.
+success. So an iteration is compared with the run's own numbers from when its success last rose, and
+losses since then were for nothing. On a plateau the success is always a little below its best, and
+the entropy goes on falling. So these two are weak evidence, and there is no alarm before something
+stronger joins them, for several iterations in a row.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ SPIKE_MEMORY = 5
 FALL, FAR_FALL = 2.0, 4.0
 """Standard errors by which success falls when that is weak evidence, and strong evidence. The best
 of many iterations is partly luck, so a fall of two errors from it is common."""
+RISE = 1.0
+"""Standard errors by which success must rise before other numbers are compared with new ones."""
 LEAST_FALL = 0.05
 """Progress that must be lost at least, however certain the loss is."""
 SHARE_ERRORS = 3.0
@@ -72,7 +74,7 @@ class Vitals:
 
 @dataclass(frozen=True)
 class Sign:
-    """A change of one number, since the run did best, that is a sign of trouble.
+    """A change of one number, since the success last rose, that is a sign of trouble.
 
     Attributes:
         name: The number in `Vitals.numbers`.
@@ -82,8 +84,8 @@ class Sign:
         plus: Added to the multiple.
         weight: How strong the evidence is.
         fall: Whether a fall is the sign, and not a rise.
-        worse: Whether it is a sign only if the run does worse than at its best by more than an
-            error: at the ceiling the number changes by itself.
+        worse: Whether it is a sign only if the run does worse than at its best by more than a
+            standard error: at the ceiling the number changes by itself.
     """
 
     name: str
@@ -114,6 +116,7 @@ SIGNS = (
     ),
     Sign("without_thought", "variety", "replies without a thought", 1.0, 0.2),
     Sign("entropy", "stability", "token entropy", 1.5),
+    Sign("approximate_kl", "stability", "change of the policy in an iteration", 2.0, 0.03),
     Sign("malformed_replies", "stability", "malformed replies", 1.0, 0.1, STRONG),
 )
 
@@ -166,7 +169,8 @@ class Detector:
         self.evidence = evidence
         self._recent: list[Vitals] = []
         self._succeeded = False  # progress is measured by success once there is any
-        self._best: Vitals | None = None  # smoothed, from when the run last did best
+        self._best: Vitals | None = None  # smoothed, from when the run did best
+        self._base: Vitals | None = None  # smoothed, from when the success last rose
         self._since: dict[str, int] = {}
         self._in_a_row = self._calm = 0
         self._told: list[str] = []
@@ -174,14 +178,15 @@ class Detector:
     def observe(self, vitals: Vitals) -> Verdict:
         """Add an iteration and judge the run."""
         if vitals.success > 0 and not self._succeeded:
-            self._succeeded, self._best = True, None
+            self._succeeded, self._best, self._base = True, None, None
         self._recent = [*self._recent, vitals][-WINDOW - 1 :]
         now = smoothed(self._recent[-SMOOTHED:])
-        if self._best is None or math.isnan(self._progress(self._best)[0]):
+        if self._gained(now, self._best, errors=0.0):
             self._best = now
-        elif self._progress(now)[0] >= self._progress(self._best)[0]:
-            self._best = _kept(now, self._best)
-        found = self._troubles(now, self._best)
+        if self._gained(now, self._base, RISE):
+            self._base = _kept(now, self._base)
+        assert self._best is not None and self._base is not None
+        found = self._troubles(now, self._best, self._base)
         self._since = {kind: self._since.get(kind, vitals.iteration) for kind in found}
         return self._judge(
             tuple(
@@ -204,28 +209,33 @@ class Detector:
         self._told += [trouble.kind for trouble in news]
         return Verdict(troubles, alarm, begins, news)
 
+    def _gained(self, now: Vitals, before: Vitals | None, errors: float) -> bool:
+        """Whether there is more progress than before, by more than so many standard errors."""
+        if before is None:
+            return True
+        (level, error), (earlier, earlier_error) = self._progress(now), self._progress(before)
+        return math.isnan(earlier) or level > earlier + errors * math.hypot(error, earlier_error)
+
     def _progress(self, vitals: Vitals) -> tuple[float, float]:
         """What must not fall, and its standard error."""
         if self._succeeded:
             return vitals.success, vitals.success_error
         return vitals.reward, vitals.reward_error
 
-    def _troubles(self, now: Vitals, best: Vitals) -> dict[Kind, dict[str, int]]:
+    def _troubles(self, now: Vitals, best: Vitals, base: Vitals) -> dict[Kind, dict[str, int]]:
         """The weights of all reasons for trouble, by their words, for each kind."""
         found: dict[Kind, dict[str, int]] = {}
         if (spikes := self.spikes()) >= SPIKES:
             text = f"{spikes} spikes of the gradient norm in the last {SPIKE_MEMORY} iterations"
             found["stability"] = {text: WEAK}
         (level, error), (top, top_error) = self._progress(now), self._progress(best)
-        if not level < top:
-            return found
         lost, noise = top - level, math.hypot(error, top_error)
         if lost > max(FALL * noise, LEAST_FALL):
             name = "success" if self._succeeded else "return"
             weight = STRONG if lost > FAR_FALL * noise else WEAK
             found["progress"] = {f"{name} {top:.3g} → {level:.3g}": weight}
         for sign in SIGNS:
-            before = best.numbers.get(sign.name, math.nan)
+            before = base.numbers.get(sign.name, math.nan)
             current = now.numbers.get(sign.name, math.nan)
             if not sign.shows(current, before) or (sign.worse and not lost > noise):
                 continue
@@ -236,9 +246,9 @@ class Detector:
         return found
 
     @property
-    def best_iteration(self) -> int:
-        """The iteration in which the run last did best, with whose numbers others are compared."""
-        return 0 if self._best is None else self._best.iteration
+    def base_iteration(self) -> int:
+        """The iteration in which the success last rose, with whose numbers others are compared."""
+        return 0 if self._base is None else self._base.iteration
 
     def spike(self, back: int = 0) -> float:
         """By how many robust standard deviations a gradient norm stood out from those before it.
@@ -259,6 +269,7 @@ class Detector:
         return {
             "recent": [asdict(vitals) for vitals in self._recent],
             "best": None if self._best is None else asdict(self._best),
+            "base": None if self._base is None else asdict(self._base),
             "succeeded": self._succeeded,
             "since": dict(self._since),
             "in_a_row": self._in_a_row,
@@ -270,6 +281,7 @@ class Detector:
         """Go on from a `state_dict`."""
         self._recent = [Vitals(**vitals) for vitals in state["recent"]]
         self._best = None if state["best"] is None else Vitals(**state["best"])
+        self._base = None if state["base"] is None else Vitals(**state["base"])
         self._succeeded = state["succeeded"]
         self._since = dict(state["since"])
         self._in_a_row, self._calm = state["in_a_row"], state["calm"]
@@ -318,8 +330,10 @@ def smoothed(recent: Sequence[Vitals]) -> Vitals:
     )
 
 
-def _kept(now: Vitals, before: Vitals) -> Vitals:
+def _kept(now: Vitals, before: Vitals | None) -> Vitals:
     """The numbers now; those that are not known now, from before."""
+    if before is None:
+        return now
     known = {name: value for name, value in now.numbers.items() if not math.isnan(value)}
     return replace(now, numbers={**before.numbers, **known})
 

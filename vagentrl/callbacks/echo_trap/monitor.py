@@ -31,6 +31,7 @@ _LOGGED_ELSEWHERE = {
     "group_std": "rollout/group_std",
     "malformed_replies": "rollout/malformed_replies",
     "entropy": "train/entropy",
+    "approximate_kl": "train/approximate_kl",
 }
 """Numbers that every run logs and the detector reads, by the detector's name."""
 _ENDS = ("low", "high")
@@ -44,8 +45,9 @@ class EchoTrapMonitor(AgentCallback):
 
     RAGEN (arXiv 2504.20073) saw it in the spread of returns within groups, in the entropy and in
     the gradient norm before the reward fell. This callback follows these and the variety of
-    replies, compares them with the run's own numbers from when it last did best, and warns in words
-    as soon as several kinds of trouble show together. Its metrics are logged under ``echo_trap/``.
+    replies, compares them with the run's own numbers from when its success last rose, and warns in
+    words as soon as several kinds of trouble show together. Its metrics are logged under
+    ``echo_trap/``.
 
     Args:
         action: What to do about an alarm besides warning: nothing more (``warn``), ``stop`` the
@@ -176,11 +178,12 @@ class EchoTrapMonitor(AgentCallback):
         )
         log.warning(
             "iteration %d: the run may be collapsing into the echo trap: %s. The numbers are "
-            "compared with those of iteration %d, when it last did best. A lower learning rate, a "
-            "larger KL penalty or a group filter may help; the checkpoints from before are good",
+            "compared with those of iteration %d, since when the success has not risen. A lower "
+            "learning rate, a larger KL penalty or a group filter may help; go on from a "
+            "checkpoint of about that iteration",
             iteration,
             found,
-            self.detector.best_iteration,
+            self.detector.base_iteration,
         )
 
     def _act(self, trainer: Trainer, agent: AgentModule) -> None:
