@@ -236,6 +236,21 @@ def test_a_detector_that_is_restored_goes_on_as_if_nothing_had_happened(cut: int
     assert rest == whole[cut:]
 
 
+def test_a_number_that_is_measured_now_and_then_is_compared_with_the_first_known():
+    information = [NAN, NAN, 2.0, NAN, NAN, 0.5, NAN, NAN, 0.5, NAN]
+    # after iteration 3 it is 2; 0.5 is known from 6 on: below 0.6 * 2 - 0.1
+    verdicts = follow([0.5] * 10, mutual_information=information)
+    assert [len(verdict.troubles) for verdict in verdicts] == [0] * 5 + [1] * 5
+
+
+def test_updates_that_move_the_policy_far_are_unstable():
+    # means of three: 0.04, 0.2; the limit is 2.5 * 0.02 + 0.03 = 0.08
+    changes = [0.02] * 6 + [0.08, 0.5, 0.02]
+    verdicts = follow([0.5] * 9, approximate_kl=changes)
+    assert [len(verdict.troubles) for verdict in verdicts] == [0] * 7 + [1] * 2
+    assert verdicts[7].troubles[0].weight == 2
+
+
 def test_patience_and_evidence_are_settings():
     success, entropy = [0.5] * 6 + [0.2] * 6, [1.0] * 6 + [0.05] * 6
     first = {

@@ -59,8 +59,7 @@ class Vitals:
         reward: Mean return of the task, without bonuses.
         reward_error: Its standard error.
         groups: Number of groups of episodes.
-        numbers: Other metrics by name: those of `SIGNS`, ``gradient_norm`` and ``learned``, the
-            mean of the returns that the policy learns from.
+        numbers: Other metrics by name. Those of `SIGNS` and ``gradient_norm`` are read.
     """
 
     iteration: int
@@ -116,7 +115,7 @@ SIGNS = (
     ),
     Sign("without_thought", "variety", "replies without a thought", 1.0, 0.2),
     Sign("entropy", "stability", "token entropy", 1.5),
-    Sign("approximate_kl", "stability", "change of the policy in an iteration", 2.0, 0.03),
+    Sign("approximate_kl", "stability", "change of the policy by an update", 2.5, 0.03, STRONG),
     Sign("malformed_replies", "stability", "malformed replies", 1.0, 0.1, STRONG),
 )
 
@@ -183,9 +182,11 @@ class Detector:
         now = smoothed(self._recent[-SMOOTHED:])
         if self._gained(now, self._best, errors=0.0):
             self._best = now
-        if self._gained(now, self._base, RISE):
-            self._base = _kept(now, self._base)
-        assert self._best is not None and self._base is not None
+        if self._base is None or self._gained(now, self._base, RISE):
+            self._base = _completed(now, self._base)
+        else:  # what is measured now and then may not have been known then
+            self._base = _completed(self._base, now)
+        assert self._best is not None
         found = self._troubles(now, self._best, self._base)
         self._since = {kind: self._since.get(kind, vitals.iteration) for kind in found}
         return self._judge(
@@ -330,12 +331,12 @@ def smoothed(recent: Sequence[Vitals]) -> Vitals:
     )
 
 
-def _kept(now: Vitals, before: Vitals | None) -> Vitals:
-    """The numbers now; those that are not known now, from before."""
-    if before is None:
-        return now
-    known = {name: value for name, value in now.numbers.items() if not math.isnan(value)}
-    return replace(now, numbers={**before.numbers, **known})
+def _completed(vitals: Vitals, other: Vitals | None) -> Vitals:
+    """The numbers of an iteration; those that are not known, from another one."""
+    if other is None:
+        return vitals
+    known = {name: value for name, value in vitals.numbers.items() if not math.isnan(value)}
+    return replace(vitals, numbers={**other.numbers, **known})
 
 
 def _mean(values: Sequence[float]) -> float:
