@@ -53,8 +53,8 @@ class World:
 
 
 WORLDS = {
-    "arithmetic": World("configs/arithmetic.yaml", 3e-3, 1e-3, "1", iterations=30),
-    "search_qa": World("configs/search_qa.yaml", 1e-2, 2e-3, "Z", iterations=20),
+    "arithmetic": World("configs/arithmetic.yaml", 2e-3, 1e-3, "1", iterations=30),
+    "search_qa": World("configs/search_qa.yaml", 5e-3, 2e-3, "Z", iterations=20),
 }
 
 
@@ -124,7 +124,7 @@ def settings(world: World, arm: str, quick: bool) -> list[str]:
         "--data.filter=KeepAll",
         "--model.entropy_coef=0",
         f"--model.optimizer.actor_lr={lr}",
-        f"--model.optimizer.warmup_iterations={iterations // 2}",
+        f"--model.optimizer.warmup_iterations={iterations - 1}",
         "--model.optimizer.final_lr_scale=1",
     ]
     if arm == "template":
