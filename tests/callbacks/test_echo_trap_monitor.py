@@ -108,15 +108,14 @@ def test_an_alarm_lowers_the_rate_of_the_actor_for_the_rest_of_the_run(run_dir: 
     assert groups["actor"] == pytest.approx(lowered[-1])
 
 
-def test_a_second_alarm_lowers_the_rate_again(run_dir: Path):
+def test_another_run_with_the_same_callback_starts_afresh(run_dir: Path):
     monitor = EchoTrapMonitor("lower_lr", lr_factor=0.5)
     monitor.detector = AlarmAt(1)
-    run = prepare(monitor)
-    fit(run)
-    assert run.model.actor_lr_scale == 0.5
-    monitor._seen, monitor.detector = 0, AlarmAt(1)
-    fit(prepare(monitor))
-    assert monitor._lr_scale == 0.25
+    first = fit(prepare(monitor, iterations=2))
+    assert first.model.actor_lr_scale == 0.5
+    second = fit(prepare(monitor, iterations=2))
+    assert second.model.actor_lr_scale == 1
+    assert [v["iteration"] for v in monitor.detector.state_dict()["recent"]] == [1, 2]
 
 
 def as_text(monitor: EchoTrapMonitor) -> str:

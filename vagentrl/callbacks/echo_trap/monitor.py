@@ -96,14 +96,22 @@ class EchoTrapMonitor(AgentCallback):
         self.pairs = pairs
         self.cross_score_every = cross_score_every
         self.cross_score_prompts = cross_score_prompts
-        self.detector = Detector(patience, evidence)
-        self._lr_scale = 1.0
-        self._seen = 0  # the last iteration that was judged
+        self.patience = patience
+        self.evidence = evidence
+        self._forget()
         self._measured: dict[str, float] | None = None  # of this iteration; None: do not judge it
         self._updated = False  # whether the actor took a step in this iteration
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        agent_of(pl_module).actor_lr_scale = self._lr_scale  # a resumed run's may be lower
+    def _forget(self) -> None:
+        self.detector = Detector(self.patience, self.evidence)
+        self._lr_scale = 1.0
+        self._seen = 0  # the last iteration that was judged
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        agent = agent_of(pl_module)
+        if agent.iteration < self._seen:  # another run, with the callback of an earlier one
+            self._forget()
+        agent.actor_lr_scale = self._lr_scale  # a resumed run's may be lower
 
     # -------------------------------------------------------------------------------- measuring
 
