@@ -30,6 +30,7 @@ def follow(
     error: float = 0.02,
     reward: Sequence[float] | None = None,
     start: int = 1,
+    groups: int = 64,
     **numbers: Sequence[float],
 ) -> list[Verdict]:
     """The verdicts on a run with this success, and with these numbers instead of healthy ones."""
@@ -38,13 +39,17 @@ def follow(
     for place, rate in enumerate(success):
         now = HEALTHY | {name: values[place] for name, values in numbers.items()}
         earned = rate if reward is None else reward[place]
-        vitals = Vitals(start + place, rate, error, earned, error, 64, now)
+        vitals = Vitals(start + place, rate, error, earned, error, groups, now)
         verdicts.append(detector.observe(vitals))
     return verdicts
 
 
 def alarms(verdicts: Sequence[Verdict], start: int = 1) -> list[int]:
     return [number for number, verdict in enumerate(verdicts, start) if verdict.alarm]
+
+
+def kinds(verdict: Verdict) -> set[str]:
+    return {trouble.kind for trouble in verdict.troubles}
 
 
 def line(first: float, last: float, count: int) -> list[float]:
@@ -101,15 +106,35 @@ def test_replies_that_become_alike_count_before_the_success_has_changed():
         failed_alike=[0.1] * 6 + [0.5] * 6,
         similarity=[0.2] * 6 + [0.6] * 6,
     )
-    kinds = {trouble.kind for trouble in verdicts[-1].troubles}
     assert alarms(verdicts)
-    assert kinds == {"signal", "variety"}
+    assert kinds(verdicts[-1]) == {"signal", "variety"}
 
 
 def test_one_kind_of_trouble_is_no_alarm():
     verdicts = follow([0.5] + [0.49] * 11, entropy=[1.0] * 6 + [0.2] * 6)
-    assert {t.kind for t in verdicts[-1].troubles} == {"variety"}
+    assert kinds(verdicts[-1]) == {"variety"}
     assert alarms(verdicts) == []
+
+
+def test_strong_evidence_of_one_kind_is_no_alarm_even_if_it_would_be_enough():
+    nervous = Detector(evidence=2)
+    verdicts = follow([0.5] * 12, nervous, similarity=[0.2] * 6 + [0.9] * 6)
+    assert verdicts[-1].troubles[0].weight == 2
+    assert alarms(verdicts) == []
+
+
+@pytest.mark.parametrize(("groups", "shown"), [(64, {"signal"}), (4, set())])
+def test_a_share_of_few_groups_may_rise_by_chance(groups: int, shown: set[str]):
+    # 0.1 to 0.4 over three iterations: errors 0.04 with 192 groups, 0.18 with 12; it takes three
+    failed = [0.1] * 6 + [0.4] * 6
+    assert kinds(follow([0.5] * 12, groups=groups, failed_alike=failed)[-1]) == shown
+
+
+def test_spread_within_groups_may_vanish_while_the_agent_does_well():
+    spread = [0.4] * 6 + [0.1] * 6
+    assert kinds(follow([0.5] * 12, group_std=spread)[-1]) == set()
+    # 0.04 is more than an error, and too little to be a trouble of its own
+    assert kinds(follow([0.5] * 6 + [0.46] * 6, group_std=spread)[-1]) == {"signal"}
 
 
 def test_a_single_noisy_iteration_is_no_alarm():
@@ -125,6 +150,14 @@ def test_two_spikes_of_the_gradient_are_trouble_and_one_is_not():
     shows = [any(t.kind == "stability" for t in verdict.troubles) for verdict in verdicts]
     # the second is in iteration 9
     assert shows == [False] * 8 + [True] * 2
+
+
+def test_a_spike_is_told_by_the_iterations_before_it():
+    detector = Detector()
+    follow([0.5] * 6, detector, gradient_norm=[1.0, 1.0, math.e, 1 / math.e, math.e**4, math.e**3])
+    # logs 0, 0, 1, -1, 4 before it, as below
+    assert detector.spike() == pytest.approx(3 / 1.4826)
+    assert math.isnan(detector.spike(back=1))  # only four before that one
 
 
 def test_a_robust_score_by_hand():
@@ -202,7 +235,8 @@ def test_an_uncertain_loss_is_no_trouble():
     falls = [0.5] * 6 + [0.35] * 6
     entropy = [1.0] * 6 + [0.1] * 6
     assert alarms(follow(falls, error=0.02, entropy=entropy))
-    assert alarms(follow(falls, error=0.2, entropy=entropy)) == []
+    # 0.15 is less than two errors of 0.2 * sqrt(2 / 3)
+    assert kinds(follow(falls, error=0.2, entropy=entropy)[-1]) == {"variety"}
 
 
 def test_a_task_without_successes_is_judged_by_its_return():

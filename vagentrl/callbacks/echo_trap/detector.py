@@ -176,8 +176,7 @@ class Detector:
 
     def observe(self, vitals: Vitals) -> Verdict:
         """Add an iteration and judge the run."""
-        if vitals.success > 0 and not self._succeeded:
-            self._succeeded, self._best, self._base = True, None, None
+        self._succeeded = self._succeeded or vitals.success > 0
         self._recent = [*self._recent, vitals][-WINDOW - 1 :]
         now = smoothed(self._recent[-SMOOTHED:])
         if self._gained(now, self._best, errors=0.0):
