@@ -115,7 +115,7 @@ SIGNS = (
     ),
     Sign("without_thought", "variety", "replies without a thought", 1.0, 0.2),
     Sign("entropy", "stability", "token entropy", 1.5),
-    Sign("approximate_kl", "stability", "change of the policy by an update", 2.5, 0.03, STRONG),
+    Sign("approximate_kl", "stability", "step of the policy", 3.0, 0.03, STRONG, worse=True),
     Sign("malformed_replies", "stability", "malformed replies", 1.0, 0.1, STRONG),
 )
 
