@@ -281,8 +281,8 @@ def test_updates_that_move_the_policy_far_are_unstable_if_the_agent_does_worse()
     # means of three: 0.04, 0.2; the limit is 3 * 0.02 + 0.03 = 0.09
     changes = [0.02] * 6 + [0.08, 0.5, 0.02]
     assert all(v.troubles == () for v in follow([0.5] * 9, approximate_kl=changes))
-    # The mean falls by 0.013, 0.027, 0.04. The best was seen in one iteration, the mean is of three:
-    # an error is 0.02 * sqrt(1 + 1 / 3) = 0.023.
+    # The mean falls by 0.013, 0.027, 0.04; the best was seen in one iteration, the mean is of
+    # three: an error is 0.02 * sqrt(1 + 1 / 3) = 0.023.
     verdicts = follow([0.5] * 6 + [0.46] * 3, approximate_kl=changes)
     assert [len(verdict.troubles) for verdict in verdicts] == [0] * 7 + [1] * 2
     assert verdicts[7].troubles[0].weight == 2
