@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -190,7 +191,7 @@ def test_numbers_that_are_not_known_are_left_out_of_the_mean():
 
 
 def test_nothing_known_is_no_trouble():
-    names = {name: [NAN] * 8 for name in HEALTHY}
+    names: Any = {name: [NAN] * 8 for name in HEALTHY}
     verdicts = follow([NAN] * 8, error=NAN, **names)
     assert all(verdict.troubles == () for verdict in verdicts)
 
