@@ -156,6 +156,8 @@ def table(outcomes: Mapping[tuple[str, str, int], Outcome]) -> str:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     for arm in ARMS:
         runs = [run for (_, name, _), run in outcomes.items() if name == arm]
+        if not runs:
+            continue
         fallen = [run for run in runs if run.fell is not None]
         early = [run for run in fallen if run.lead is not None and run.lead > 0]
         spared = [run for run in runs if run.fell is None]
