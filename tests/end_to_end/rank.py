@@ -38,6 +38,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "--data.env.init_args.turn_limit=4",
     ),
     "no group": ("--data.filter=DynamicSampling", "--data.env.init_args.turn_limit=1"),
+    "watched": (
+        "--trainer.callbacks+=EchoTrapMonitor", "--trainer.callbacks.cross_score_every=1",
+        "--trainer.callbacks.cross_score_prompts=3", LUCKY,
+    ),
     "failures": (
         "--data.env=tests.end_to_end.environments.Raising", "--data.val_episodes=7",
         "--model.advantage=MaskedGAE", "--model.advantage.whiten=true",

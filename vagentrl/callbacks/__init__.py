@@ -3,6 +3,7 @@
 from vagentrl.callbacks.boards import Boards
 from vagentrl.callbacks.check_monitors import CheckMonitors
 from vagentrl.callbacks.critic_warmup import CriticWarmup
+from vagentrl.callbacks.echo_trap import EchoTrapMonitor
 from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
@@ -18,6 +19,7 @@ __all__ = [
     "Boards",
     "CheckMonitors",
     "CriticWarmup",
+    "EchoTrapMonitor",
     "EngineAgreement",
     "EvaluateAtEnds",
     "IterationProgress",

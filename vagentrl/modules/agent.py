@@ -122,6 +122,7 @@ class AgentModule(LightningModule):
         self.warmup = Warmup()
         self.hooks = CallbackHooks(self)
         self.needs_reference = False
+        self.actor_lr_scale = 1.0  # callbacks may lower it; the schedule's rate is multiplied by it
         self._skipped = 0  # consecutive skipped steps
         self._check_settings()
 
@@ -281,6 +282,14 @@ class AgentModule(LightningModule):
                 ranks.sum_over_ranks(scored)
         return Scores(old, ref, values)
 
+    def score_actor(self, rollout: RolloutBatch) -> Tensor:
+        """Log-probs ``(B, T)`` of the sampled tokens of all rows under the actor."""
+        logprobs = torch.zeros_like(rollout.rewards)
+        for index, chunk in self._scoring_chunks(rollout):
+            logprobs[index] = self.actor(chunk)
+        ranks.sum_over_ranks(logprobs)
+        return logprobs
+
     def score_values(self, rollout: RolloutBatch) -> Tensor:
         """Values of all rows ``(B, T)``, without gradients."""
         assert self.critic is not None
@@ -404,6 +413,7 @@ class AgentModule(LightningModule):
         rates = self.optimizer_settings.rates(
             self.iteration, self.warmup.rounds, self.total_iterations
         )
+        rates["actor"] *= self.actor_lr_scale
         optimizer = self.optimizers()
         for group in optimizer.param_groups:  # pyright: ignore
             group["lr"] = rates[group["name"]]

@@ -1,0 +1,301 @@
+"""The detector on series that are made up."""
+
+import json
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from vagentrl.callbacks.echo_trap.detector import Detector, Verdict, Vitals, robust_score, smoothed
+
+NAN = math.nan
+HEALTHY = {
+    "entropy": 1.0,
+    "similarity": 0.2,
+    "opening_share": 0.1,
+    "template_share": 0.1,
+    "repeated_within": 0.0,
+    "failed_alike": 0.1,
+    "group_std": 0.4,
+    "malformed_replies": 0.0,
+    "gradient_norm": 1.0,
+}
+
+
+def follow(
+    success: Sequence[float],
+    detector: Detector | None = None,
+    *,
+    error: float = 0.02,
+    reward: Sequence[float] | None = None,
+    start: int = 1,
+    groups: int = 64,
+    **numbers: Sequence[float],
+) -> list[Verdict]:
+    """The verdicts on a run with this success, and with these numbers instead of healthy ones."""
+    detector = detector or Detector()
+    verdicts = []
+    for place, rate in enumerate(success):
+        now = HEALTHY | {name: values[place] for name, values in numbers.items()}
+        earned = rate if reward is None else reward[place]
+        vitals = Vitals(start + place, rate, error, earned, error, groups, now)
+        verdicts.append(detector.observe(vitals))
+    return verdicts
+
+
+def alarms(verdicts: Sequence[Verdict], start: int = 1) -> list[int]:
+    return [number for number, verdict in enumerate(verdicts, start) if verdict.alarm]
+
+
+def kinds(verdict: Verdict) -> set[str]:
+    return {trouble.kind for trouble in verdict.troubles}
+
+
+def line(first: float, last: float, count: int) -> list[float]:
+    return [first + (last - first) * place / (count - 1) for place in range(count)]
+
+
+def test_a_healthy_run_pays_for_success_with_entropy_spread_and_variety():
+    verdicts = follow(
+        line(0.2, 0.95, 20),
+        entropy=line(1.0, 0.05, 20),
+        group_std=line(0.4, 0.05, 20),
+        opening_share=line(0.1, 0.9, 20),
+        similarity=line(0.2, 0.6, 20),
+    )
+    assert all(verdict.troubles == () for verdict in verdicts)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_on_a_plateau_raises_no_alarm(seed: int):
+    """The success is known to 0.04, and the entropy goes on falling: one kind of trouble."""
+    draw = Random(seed)
+    success = [*line(0.3, 0.8, 10), *[0.8] * 40]
+    noisy = [rate + draw.gauss(0, 0.04) for rate in success]
+    assert alarms(follow(noisy, error=0.04, entropy=line(1.0, 0.1, 50))) == []
+
+
+def test_a_collapse_is_told_in_the_second_iteration_in_which_it_shows():
+    # Means over three: success 0.5, then 0.4, 0.3, 0.2; 0.1 is lost in iteration 7: more
+    # than 0.05, and than four errors of 0.02 * sqrt(1 + 1 / 3) = 0.023 (the best is the first).
+    # The entropy falls below 0.7 with (1 + 1 + 0.05) / 3 = 0.683: both show from iteration 7 on.
+    verdicts = follow([0.5] * 6 + [0.2] * 4, entropy=[1.0] * 6 + [0.05] * 4)
+    assert alarms(verdicts) == [8, 9, 10]
+    assert [verdict.begins for verdict in verdicts].index(True) == 7
+    assert {trouble.kind: trouble.since for trouble in verdicts[7].news} == {
+        "progress": 7,
+        "variety": 7,
+    }
+    (text,) = verdicts[7].news[0].reasons
+    assert text == "success 0.5 → 0.3"
+
+
+def test_a_slow_collapse_is_told_before_much_is_lost():
+    success = [*line(0.4, 0.6, 8), *line(0.6, 0.1, 25)]
+    opening = [*[0.1] * 8, *line(0.1, 0.9, 25)]
+    first = alarms(follow(success, opening_share=opening))[0]
+    assert success[first - 1] > 0.6 - 0.2
+    assert first > 8
+
+
+def test_replies_that_become_alike_count_before_the_success_has_changed():
+    """The success stands still a little below its best; groups and replies tell."""
+    verdicts = follow(
+        [0.5] + [0.49] * 11,
+        failed_alike=[0.1] * 6 + [0.5] * 6,
+        similarity=[0.2] * 6 + [0.6] * 6,
+    )
+    assert alarms(verdicts)
+    assert kinds(verdicts[-1]) == {"signal", "variety"}
+
+
+def test_one_kind_of_trouble_is_no_alarm():
+    verdicts = follow([0.5] + [0.49] * 11, entropy=[1.0] * 6 + [0.2] * 6)
+    assert kinds(verdicts[-1]) == {"variety"}
+    assert alarms(verdicts) == []
+
+
+def test_strong_evidence_of_one_kind_is_no_alarm_even_if_it_would_be_enough():
+    nervous = Detector(evidence=2)
+    verdicts = follow([0.5] * 12, nervous, similarity=[0.2] * 6 + [0.9] * 6)
+    assert verdicts[-1].troubles[0].weight == 2
+    assert alarms(verdicts) == []
+
+
+@pytest.mark.parametrize(("groups", "shown"), [(64, {"signal"}), (4, set())])
+def test_a_share_of_few_groups_may_rise_by_chance(groups: int, shown: set[str]):
+    # 0.1 to 0.4 over three iterations: errors 0.04 with 192 groups, 0.18 with 12; it takes three
+    failed = [0.1] * 6 + [0.4] * 6
+    assert kinds(follow([0.5] * 12, groups=groups, failed_alike=failed)[-1]) == shown
+
+
+def test_spread_within_groups_may_vanish_while_the_agent_does_well():
+    spread = [0.4] * 6 + [0.1] * 6
+    assert kinds(follow([0.5] * 12, group_std=spread)[-1]) == set()
+    # 0.04 is more than an error, and too little to be a trouble of its own
+    assert kinds(follow([0.5] * 6 + [0.46] * 6, group_std=spread)[-1]) == {"signal"}
+
+
+def test_a_single_noisy_iteration_is_no_alarm():
+    rates, entropy = [0.5] * 12, [1.0] * 12
+    rates[6], entropy[6] = 0.3, 0.4
+    norms = [1.0] * 6 + [1000.0] + [1.0] * 5
+    assert alarms(follow(rates, entropy=entropy, gradient_norm=norms)) == []
+
+
+def test_two_spikes_of_the_gradient_are_trouble_and_one_is_not():
+    norms = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 50.0, 1.0, 40.0, 1.0]
+    verdicts = follow([0.5] * 10, gradient_norm=norms)
+    shows = [any(t.kind == "stability" for t in verdict.troubles) for verdict in verdicts]
+    # the second is in iteration 9
+    assert shows == [False] * 8 + [True] * 2
+
+
+def test_a_spike_is_told_by_the_iterations_before_it():
+    detector = Detector()
+    follow([0.5] * 6, detector, gradient_norm=[1.0, 1.0, math.e, 1 / math.e, math.e**4, math.e**3])
+    # logs 0, 0, 1, -1, 4 before it, as below
+    assert detector.spike() == pytest.approx(3 / 1.4826)
+    assert math.isnan(detector.spike(back=1))  # only four before that one
+
+
+def test_a_robust_score_by_hand():
+    # logs 0, 0, ±1, 4: median 0, deviations 0, 0, 1, 1, 4: MAD 1; log 20.0855 = 3
+    earlier = [1.0, 1.0, math.e, 1 / math.e, math.e**4]
+    assert robust_score(math.e**3, earlier) == pytest.approx(3 / 1.4826)
+
+
+def test_a_norm_that_never_changes_is_compared_by_a_tenth():
+    assert robust_score(math.e, [1.0] * 5) == pytest.approx(1 / 0.1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "earlier"),
+    [(NAN, [1.0] * 5), (0.0, [1.0] * 5), (math.inf, [1.0] * 5), (2.0, [1.0] * 4)],
+)
+def test_a_norm_that_cannot_be_compared_has_no_score(norm: float, earlier: list[float]):
+    assert math.isnan(robust_score(norm, earlier))
+    assert math.isnan(robust_score(norm, [*earlier[:4], NAN]))
+
+
+def test_numbers_that_are_not_known_are_left_out_of_the_mean():
+    recent = [
+        Vitals(4, 0.25, 0.3, 1.0, 0.3, 8, {"entropy": 1.0}),
+        Vitals(5, NAN, NAN, NAN, NAN, 8, {"entropy": NAN}),
+        Vitals(6, 0.5, 0.4, 3.0, 0.4, 8, {"entropy": 3.0}),
+    ]
+    # errors: the root of 0.09 + 0.16, divided by 2
+    assert smoothed(recent) == Vitals(6, 0.375, 0.25, 2.0, 0.25, 24, {"entropy": 2.0})
+
+
+def test_nothing_known_is_no_trouble():
+    names: Any = {name: [NAN] * 8 for name in HEALTHY}
+    verdicts = follow([NAN] * 8, error=NAN, **names)
+    assert all(verdict.troubles == () for verdict in verdicts)
+
+
+def test_an_iteration_without_an_update_delays_no_alarm_and_causes_none():
+    """Nothing was kept in two iterations: there is no entropy and no gradient norm."""
+    entropy = [1.0] * 4 + [NAN, NAN] + [1.0] * 4
+    norms = entropy
+    assert alarms(follow([0.5] * 10, entropy=entropy, gradient_norm=norms)) == []
+    collapse = [1.0] * 6 + [0.05, NAN, NAN, 0.05]
+    verdicts = follow([0.5] * 6 + [0.2] * 4, entropy=collapse)
+    assert alarms(verdicts) == [8, 9, 10]
+
+
+def test_an_alarm_ends_with_patience_and_is_told_again_when_it_comes_back():
+    good, bad = [0.5] * 6, [0.1] * 4
+    success = [*good, *bad, *good, *bad]
+    entropy = [*[1.0] * 6, *[0.1] * 4, *[1.0] * 6, *[0.1] * 4]
+    verdicts = follow(success, entropy=entropy)
+    begins = [number for number, verdict in enumerate(verdicts, 1) if verdict.begins]
+    assert len(begins) == 2
+    told = [trouble.kind for verdict in verdicts for trouble in verdict.news]
+    assert told.count("progress") == told.count("variety") == 2
+
+
+def test_a_kind_that_joins_an_alarm_is_told_once():
+    verdicts = follow(
+        [0.5] * 6 + [0.2] * 8,
+        entropy=[1.0] * 6 + [0.1] * 8,
+        failed_alike=[0.1] * 10 + [0.9] * 4,
+    )
+    told = [trouble.kind for verdict in verdicts for trouble in verdict.news]
+    assert sorted(told) == ["progress", "signal", "variety"]
+    assert sum(verdict.begins for verdict in verdicts) == 1
+
+
+def test_a_certain_but_small_loss_is_no_trouble():
+    assert alarms(follow([0.5] * 6 + [0.46] * 6, error=0.001, entropy=[1.0] * 6 + [0.1] * 6)) == []
+
+
+def test_an_uncertain_loss_is_no_trouble():
+    falls = [0.5] * 6 + [0.35] * 6
+    entropy = [1.0] * 6 + [0.1] * 6
+    assert alarms(follow(falls, error=0.02, entropy=entropy))
+    # 0.15 is less than two errors of 0.2 * sqrt(1 + 1 / 3)
+    assert kinds(follow(falls, error=0.2, entropy=entropy)[-1]) == {"variety"}
+
+
+def test_a_task_without_successes_is_judged_by_its_return():
+    """Where all earn the same, they may have failed or be done: only a fall of the return tells."""
+    failed, entropy = [0.1] * 6 + [1.0] * 6, [1.0] * 6 + [0.1] * 6
+    steady = follow([0.0] * 12, reward=[3.0] * 12, failed_alike=failed, entropy=entropy)
+    assert alarms(steady) == []
+    fallen = [3.0] * 6 + [1.0] * 6
+    verdicts = follow([0.0] * 12, reward=fallen, failed_alike=failed, entropy=entropy)
+    assert alarms(verdicts)
+    assert "return 3 → " in verdicts[-1].troubles[0].reasons[0]
+
+
+def test_the_first_success_changes_what_is_compared():
+    """A return that falls when the first successes come is no fall of the success."""
+    verdicts = follow([0.0] * 4 + [0.1] * 6, reward=[3.0] * 4 + [1.0] * 6)
+    assert all(verdict.troubles == () for verdict in verdicts)
+
+
+@pytest.mark.parametrize("cut", [1, 6, 7, 8, 9])
+def test_a_detector_that_is_restored_goes_on_as_if_nothing_had_happened(cut: int):
+    success, entropy = [0.5] * 6 + [0.2] * 6, [1.0] * 6 + [0.05] * 6
+    norms = [1.0] * 5 + [90.0, 1.0, 80.0] + [1.0] * 4
+    whole = follow(success, entropy=entropy, gradient_norm=norms)
+    first, second = Detector(), Detector()
+    follow(success[:cut], first, entropy=entropy[:cut], gradient_norm=norms[:cut])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    rest = follow(
+        success[cut:], second, start=cut + 1, entropy=entropy[cut:], gradient_norm=norms[cut:]
+    )
+    assert rest == whole[cut:]
+
+
+def test_a_number_that_is_measured_now_and_then_is_compared_with_the_first_known():
+    information = [NAN, NAN, 2.0, NAN, NAN, 0.5, NAN, NAN, 0.5, NAN]
+    # after iteration 3 it is 2; 0.5 is known from 6 on: below 0.6 * 2 - 0.1
+    verdicts = follow([0.5] * 10, mutual_information=information)
+    assert [len(verdict.troubles) for verdict in verdicts] == [0] * 5 + [1] * 5
+
+
+def test_updates_that_move_the_policy_far_are_unstable_if_the_agent_does_worse():
+    # means of three: 0.04, 0.2; the limit is 3 * 0.02 + 0.03 = 0.09
+    changes = [0.02] * 6 + [0.08, 0.5, 0.02]
+    assert all(v.troubles == () for v in follow([0.5] * 9, approximate_kl=changes))
+    # The mean falls by 0.013, 0.027, 0.04; the best was seen in one iteration, the mean is of
+    # three: an error is 0.02 * sqrt(1 + 1 / 3) = 0.023.
+    verdicts = follow([0.5] * 6 + [0.46] * 3, approximate_kl=changes)
+    assert [len(verdict.troubles) for verdict in verdicts] == [0] * 7 + [1] * 2
+    assert verdicts[7].troubles[0].weight == 2
+
+
+def test_patience_and_evidence_are_settings():
+    success, entropy = [0.5] * 6 + [0.2] * 6, [1.0] * 6 + [0.05] * 6
+    first = {
+        (patience, evidence): alarms(follow(success, Detector(patience, evidence), entropy=entropy))
+        for patience in (1, 4)
+        for evidence in (3, 4)
+    }
+    assert first[1, 3][0] == 7
+    assert first[4, 3][0] == 10
+    assert first[1, 4] == []
