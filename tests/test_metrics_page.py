@@ -81,7 +81,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
     lazy = "--trainer.callbacks+=tests.test_metrics_page.Lazy"
     kl = ("--trainer.callbacks=KLControl", "--trainer.callbacks.place=loss")
     estimator = "--trainer.callbacks.estimator=k2"
-    return runs.fit(*test_worlds.AHEAD, *kl, estimator, lazy, "--trainer.limit_val_batches=0")
+    return runs.fit(*runs.AHEAD, *kl, estimator, lazy, "--trainer.limit_val_batches=0")
 
 
 def continued(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mixture_is_cloned_and_scored_like_a_single_environment(run_dir: Path):
-    worlds = {"lake": LAKE, "other": partial(LAKE, turn_limit=9)}
+    worlds: dict[str, Any] = {"lake": LAKE, "other": partial(LAKE, turn_limit=9)}
     command.warmstart(
         partial(Mixture, worlds),
         (),

@@ -28,6 +28,7 @@ SHIPPED = {
     "tiny-arithmetic-text": "arithmetic_text",
     "tiny-support-text": "support_text",
     "tiny-search-qa-text": "search_qa_text",
+    "tiny-three-worlds-text": "three_worlds_text",
 }
 """Folders in `tiny` of the models that ship with vagentrl, by name."""
 
