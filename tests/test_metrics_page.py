@@ -109,12 +109,13 @@ def hinted(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
 
 
 def game(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
-    """Actions by their names, with aliases."""
+    """Actions by their names, with aliases, and a monitor that watches the replies."""
     monkeypatch.setattr(runs, "arguments", without_images)
     lake = ("--data.env=vagentrl_envs.frozen_lake.FrozenLake", "--data.env.aliases={north: Up}")
     lake += ("--data.env.observation=text",)
+    watched = ("--trainer.callbacks+=EchoTrapMonitor", "--trainer.callbacks.cross_score_every=1")
     once = ("--trainer.max_epochs=1", "--trainer.limit_val_batches=0")
-    return runs.fit(*lake, "--data.env.turn_limit=8", *once)
+    return runs.fit(*lake, "--data.env.turn_limit=8", *watched, *once)
 
 
 def conversation(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
