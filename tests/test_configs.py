@@ -34,8 +34,8 @@ def test_a_recipe_builds(path: Path, capsys: pytest.CaptureFixture[str]):
     policy = str(QWEN) if path.parent.name == "qwen" else runs.checkpoint(images)
     main(["check", "--config", str(path), "--model_config", policy])
     printed = capsys.readouterr().out
-    environment = env["class_path"].split(".")[-1]
-    assert f"environment train: {environment}" in printed
+    for world, made in env.get("init_args", {}).get("worlds", {"train": env}).items():
+        assert f"environment {world}: {made['class_path'].split('.')[-1]}" in printed
     assert "everything but the weights can be built" in printed
 
 
