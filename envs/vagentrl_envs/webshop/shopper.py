@@ -49,8 +49,8 @@ class Shopper:
                 return TextAction("click", self._at_product(page))
 
     def _query(self) -> str:
-        """The first query that finds a product that fits: the type with the attributes, in the order
-        of a drawn wish, the wish, or else the name of the product that the goal was made from."""
+        """The first query that finds a product that fits: the type with the attributes, as a drawn
+        wish orders them; the wish; or else the name of the product that it was made from."""
         goal, index = self._goal, self._shop.catalogue.index
         for query in (" ".join((goal.product.query, *goal.attributes)), goal.text):
             if any(map(self._is_fit, index.top(query, self._shop.results))):
