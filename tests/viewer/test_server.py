@@ -122,3 +122,15 @@ def test_a_port_that_is_taken_is_named(run: Path):
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port}: .*give another --port"):
             ViewerServer(lambda: Site(read_run(run)), port)
+
+
+@pytest.mark.parametrize(("error", "told"), [(BrokenPipeError(), False), (ValueError("x"), True)])
+def test_a_browser_that_goes_away_is_no_news(
+    error: Exception, told: bool, run: Path, capfd: pytest.CaptureFixture[str]
+):
+    with ViewerServer(lambda: Site(read_run(run)), port=0) as server:
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capfd.readouterr().err) == told

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from vagentrl.errors import ConfigError
@@ -50,6 +51,11 @@ class ViewerServer(ThreadingHTTPServer):
                 f"nothing can be served on {host}, port {port}: {error}; give another --port, or "
                 "0 for any that is free"
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Stay silent where the browser has gone away in the middle of an answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
