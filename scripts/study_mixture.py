@@ -81,8 +81,7 @@ def main() -> None:
         ]
         print("| " + " | ".join(cells) + " |")
         draw(axes, f"{world}, in the mixture", runs[MIXED], f"C{number}", metric)
-        line = f"C{number}"
-        draw(axes, f"{world}, alone", runs[world], line)
+        draw(axes, f"{world}, alone", runs[world], f"C{number}")
         axes.lines[-1].set_linestyle("--")
     for arm, each in runs.items():
         seconds = [run["seconds"]["total"] for run in each]

@@ -1,6 +1,7 @@
 """A chat model behind an endpoint plays."""
 
 import base64
+import threading
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.chat_server import refuses, says, serving
 from vagentrl.chat import ChatModel, ChatReply, OpenAIChat
 from vagentrl.chat.endpoint import Prices
 from vagentrl.errors import ConfigError
-from vagentrl.evaluation import ChatPlayer, evaluate
+from vagentrl.evaluation import ChatPlayer, PlayedEpisode, evaluate
 from vagentrl.evaluation.players import Start, _message
 from vagentrl.types import Observation
 
@@ -76,11 +77,11 @@ def test_an_environment_that_fails_is_the_episodes_error():
         def step(self, reply):  # pyright: ignore
             raise OSError("no disk")
 
-    played = []
+    played: list[PlayedEpisode] = []
     with serving(says(toy.GO)) as (_, url):
         chat(url).play("api", "g", Broken, [Start(3, 0), Start(7, 0)], played.append)
-    assert [episode.error for episode in played] == [f"OSError: {played[0].error[9:]}"] * 2
-    assert "no disk" in played[0].error and played[0].stop == "failed"
+    assert all("OSError: no disk" in str(episode.error) for episode in played)
+    assert [episode.stop for episode in played] == ["failed"] * 2
 
 
 def test_images_stand_where_their_placeholders_do():
@@ -94,7 +95,7 @@ def test_images_stand_where_their_placeholders_do():
     assert shown.getpixel((0, 0)) == (0, 0, 255) and shown.size == (3, 2)
 
 
-def test_a_model_of_single_prompts_cannot_play(tmp_path: Path):
+def test_a_model_of_single_prompts_cannot_play():
     class Judge(ChatModel):
         async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256):
             return ChatReply("yes")
@@ -102,9 +103,41 @@ def test_a_model_of_single_prompts_cannot_play(tmp_path: Path):
         def identity(self) -> str:
             return "judge"
 
-    [played] = evaluate(
-        {"j": ChatPlayer(Judge())}, {"g": GAME}, tmp_path, episodes=1, progress=False
-    )
-    assert "answers single prompts only" in str(played.error)
-    with pytest.raises(ConfigError, match="max_workers 0"):
-        ChatPlayer(Judge(), max_workers=0)
+    with pytest.raises(ConfigError, match="Judge answers single prompts only"):
+        ChatPlayer(Judge())
+
+
+def test_an_environment_that_hangs_is_given_up_and_does_not_stop_the_others():
+    released = threading.Event()
+
+    class Hangs(toy.Countdown):
+        def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+            if seed == 7:
+                released.wait(30)
+            return super().reset(seed, transition_seed)
+
+    played: list[PlayedEpisode] = []
+    with serving(says(toy.GO)) as (_, url):
+        player = chat(url)
+        player.timeout_s = 0.5
+        player.play("api", "g", Hangs, [Start(7, 0), Start(3, 0)], played.append)
+    released.set()
+    ends = {episode.seed: episode for episode in played}
+    assert ends[3].success and ends[3].error is None
+    assert "EnvError" in str(ends[7].error) and not ends[7].success
+
+
+def test_an_empty_system_prompt_is_not_sent():
+    class Untold(toy.Countdown):
+        def system_prompt(self) -> str:
+            return ""
+
+    with serving(says(toy.GO)) as (server, url):
+        chat(url).play("api", "g", Untold, [Start(3, 0)], lambda episode: None)
+    assert [m["role"] for m in server.requests[0].fields["messages"]] == ["user"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_workers"])
+def test_a_number_below_one_is_refused(name: str):
+    with pytest.raises(ConfigError, match=rf"ChatPlayer\.{name} is 0; give 1 or more"):
+        ChatPlayer(OpenAIChat("m", url="http://127.0.0.1:1/v1"), **{name: 0})  # pyright: ignore

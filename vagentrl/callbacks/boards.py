@@ -13,10 +13,10 @@ from vagentrl.callbacks.board_layout import layout
 from vagentrl.callbacks.hyperparameters import hyperparameters
 from vagentrl.callbacks.media import MediaWriter, writers_for
 from vagentrl.callbacks.value_picture import value_picture
-from vagentrl.errors import ConfigError
 from vagentrl.losses import explained_variance
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.rollout.source import TRAIN
@@ -55,13 +55,8 @@ class Boards(AgentCallback):
     def __init__(
         self, every_n_iterations: int = 10, episodes: int = 3, most_tokens: int = 20_000
     ) -> None:
-        for name, value, least in (
-            ("every_n_iterations", every_n_iterations, 1),
-            ("episodes", episodes, 0),
-            ("most_tokens", most_tokens, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"Boards.{name} is {value}; give {least} or more")
+        check_least("Boards", 1, every_n_iterations=every_n_iterations, most_tokens=most_tokens)
+        check_least("Boards", 0, episodes=episodes)
         self.every_n_iterations = every_n_iterations
         self.episodes = episodes
         self.most_tokens = most_tokens

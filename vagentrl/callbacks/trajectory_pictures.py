@@ -9,8 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from PIL import Image, ImageOps
 
 from vagentrl.callbacks.media import writers_for
-from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
+from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.rollout.source import TRAIN
 from vagentrl.types import IMAGE_PLACEHOLDER
@@ -40,9 +40,8 @@ class TrajectoryPictures(Callback):
     """
 
     def __init__(self, every_n_iterations: int = 10, episodes: int = 3) -> None:
-        for name, value in (("every_n_iterations", every_n_iterations), ("episodes", episodes)):
-            if value < 1:
-                raise ConfigError(f"TrajectoryPictures.{name} is {value}; give 1 or more")
+        owner = "TrajectoryPictures"
+        check_least(owner, 1, every_n_iterations=every_n_iterations, episodes=episodes)
         self.every_n_iterations = every_n_iterations
         self.episodes = episodes
 

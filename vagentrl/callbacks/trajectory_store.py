@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
+from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.ranks import run_folder
 from vagentrl.viewer.folder import TrajectoryFolder
@@ -56,14 +57,13 @@ class TrajectoryStore(Callback):
         entropy: bool = True,
         max_mb: float = 500.0,
     ) -> None:
-        counts = {
-            "every_n_iterations": every_n_iterations,
-            "groups": groups,
-            "evaluation_episodes": evaluation_episodes,
-        }
-        for name, value in counts.items():
-            if value < 1:
-                raise ConfigError(f"TrajectoryStore.{name} is {value}; give 1 or more")
+        check_least(
+            "TrajectoryStore",
+            1,
+            every_n_iterations=every_n_iterations,
+            groups=groups,
+            evaluation_episodes=evaluation_episodes,
+        )
         if not 0 < max_mb < math.inf:
             raise ConfigError(f"TrajectoryStore.max_mb is {max_mb}; give megabytes above 0")
         load_pyarrow()

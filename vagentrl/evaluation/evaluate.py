@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -11,6 +11,7 @@ from vagentrl.environment import Environment, Split
 from vagentrl.errors import ConfigError
 from vagentrl.evaluation.ledger import Ledger, PlayedEpisode
 from vagentrl.evaluation.players import Factory, Player, Start, player_of
+from vagentrl.modules.checks import check_least
 from vagentrl.rollout.held_out import held_out_seeds
 from vagentrl.rollout.workers import WorkerPool, check_factory
 
@@ -47,7 +48,9 @@ def evaluate(
         ConfigError: When there is nothing to play, or the folder holds something else.
         EngineDead: When a policy's engine can answer nothing any more.
     """
-    _check(policies, envs, episodes=episodes, samples=samples)
+    if not policies or not envs:
+        raise ConfigError("give at least one policy and one environment")
+    check_least("evaluate", 1, episodes=episodes, samples=samples)
     players = {name: player_of(policy) for name, policy in policies.items()}
     starts = {name: _starts(name, make, split, episodes, samples) for name, make in envs.items()}
     settings = {
@@ -76,14 +79,6 @@ def evaluate(
                     player.play(name, environment, make, missing, on_end)
             player.close()
     return [*ledger.episodes.values(), *failed]
-
-
-def _check(policies: Sized, envs: Sized, **numbers: int) -> None:
-    if not policies or not envs:
-        raise ConfigError("give at least one policy and one environment")
-    for name, number in numbers.items():
-        if number < 1:
-            raise ConfigError(f"{name} is {number}; give at least 1")
 
 
 def _starts(name: str, factory: Factory, split: Split, episodes: int, samples: int) -> list[Start]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.errors import ConfigError
+from vagentrl.rollout.report import turn_means
 from vagentrl.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -57,14 +58,9 @@ class PlayedEpisode:
 
     @classmethod
     def of(
-        cls, policy: str, environment: str, sample: int, trajectory: Trajectory, cost: float = 0.0
+        cls, policy: str, environment: str, sample: int, trajectory: Trajectory
     ) -> PlayedEpisode:
         """The record of a trajectory."""
-        names = sorted({name for turn in trajectory.turns for name in turn.metrics} - {"success"})
-        metrics = {
-            name: _mean([turn.metrics[name] for turn in trajectory.turns if name in turn.metrics])
-            for name in names
-        }
         return cls(
             policy=policy,
             environment=environment,
@@ -75,8 +71,7 @@ class PlayedEpisode:
             turns=len(trajectory.turns),
             stop=trajectory.stop,
             reply_tokens=sum(len(turn.reply_ids) for turn in trajectory.turns),
-            cost=cost,
-            metrics=metrics,
+            metrics=turn_means([turn.metrics for turn in trajectory.turns]),
             error=trajectory.error,
         )
 
@@ -152,7 +147,3 @@ def read_episodes(path: Path) -> Iterator[PlayedEpisode]:
             yield PlayedEpisode(**json.loads(line))
         except (ValueError, TypeError):
             log.warning("%s: line %d is no whole episode and is left out", path, number + 1)
-
-
-def _mean(values: list[float]) -> float:
-    return float(sum(values) / len(values))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,13 +13,16 @@ from typing import Any, Literal, NamedTuple
 from vagentrl.chat.base import ChatModel, ChatReply
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
-from vagentrl.errors import ConfigError, RolloutError, VagentError, where
+from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.evaluation.ledger import PlayedEpisode
-from vagentrl.event_loops import run_in_background
+from vagentrl.event_loops import run_to_the_end
+from vagentrl.modules.checks import check_least
 from vagentrl.policy import Policy, load_policy
 from vagentrl.policy.load import find_checkpoint
+from vagentrl.rollout.report import turn_means
 from vagentrl.rollout.seeds import mix
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Trajectory
+from vagentrl.rollout.workers import Beginning, Worker, WorkerPool, reset, step, traits
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation, StepResult, Trajectory
 
 Factory = Callable[[], Environment]
 OnEnd = Callable[[PlayedEpisode], None]
@@ -128,17 +131,33 @@ class ChatPlayer(Player):
     Args:
         model: The chat model; it must be able to hold a conversation, as `OpenAIChat` can.
         max_tokens: Maximum length of a reply in tokens.
+        workers: Run environments in threads, or each in a process of its own.
         max_workers: Episodes that are played at once.
+        timeout_s: Seconds that an environment may take for one reset or step.
+
+    Raises:
+        ConfigError: When the model answers single prompts only, or a number is wrong.
     """
 
-    def __init__(self, model: ChatModel, max_tokens: int = 1024, max_workers: int = 16) -> None:
-        if max_tokens < 1 or max_workers < 1:
+    def __init__(
+        self,
+        model: ChatModel,
+        max_tokens: int = 1024,
+        workers: Literal["thread", "process"] = "thread",
+        max_workers: int = 16,
+        timeout_s: float = 60.0,
+    ) -> None:
+        check_least("ChatPlayer", 1, max_tokens=max_tokens, max_workers=max_workers)
+        if type(model).converse is ChatModel.converse:
             raise ConfigError(
-                f"max_tokens is {max_tokens} and max_workers {max_workers}; give at least 1"
+                f"{type(model).__name__} answers single prompts only; give a chat model that "
+                "holds conversations, such as OpenAIChat"
             )
         self.model = model
         self.max_tokens = max_tokens
+        self.workers: Literal["thread", "process"] = workers
         self.max_workers = max_workers
+        self.timeout_s = timeout_s
 
     def identity(self) -> str:
         return f"{self.model.identity()}, {self.max_tokens} tokens"
@@ -146,77 +165,88 @@ class ChatPlayer(Player):
     def play(
         self, name: str, environment: str, factory: Factory, starts: Sequence[Start], on_end: OnEnd
     ) -> None:
-        with ThreadPoolExecutor(self.max_workers) as threads:
-            futures = [
-                threads.submit(self._episode, name, environment, factory, start) for start in starts
-            ]
-            try:
-                for future in as_completed(futures):
-                    on_end(future.result())
-            finally:  # after an interrupt only the episodes in progress are waited for
-                for future in futures:
-                    future.cancel()
-
-    def _episode(
-        self, name: str, environment: str, factory: Factory, start: Start
-    ) -> PlayedEpisode:
-        turns: list[tuple[float, dict[str, float]]] = []
-        replies: list[ChatReply] = []
-        stop, error = "failed", None
-        try:
-            stop = self._converse(factory, start, turns, replies)
-        except Exception as failure:  # boundary: the environment's code, and the endpoint
-            told = str(failure) if isinstance(failure, VagentError) else where(failure)
-            error = f"{type(failure).__name__}: {told}"
-        names = sorted({key for _, metrics in turns for key in metrics} - {"success"})
-        means = {}
-        for key in names:
-            values = [float(metrics[key]) for _, metrics in turns if key in metrics]
-            means[key] = sum(values) / len(values)
-        won = bool(turns) and turns[-1][1].get("success", 0.0) > 0
-        return PlayedEpisode(
-            policy=name,
-            environment=environment,
-            seed=start.seed,
-            sample=start.sample,
-            success=won and error is None,
-            total_reward=float(sum(reward for reward, _ in turns)),
-            turns=len(turns),
-            stop=stop,
-            reply_tokens=sum(reply.reply_tokens for reply in replies),
-            cost=sum(reply.cost for reply in replies),
-            metrics=means,
-            error=error,
+        pool = WorkerPool(
+            factory,
+            environment,
+            kind=self.workers,
+            size=self.max_workers,
+            timeout_s=self.timeout_s,
         )
 
-    def _converse(
-        self,
-        factory: Factory,
-        start: Start,
-        turns: list[tuple[float, dict[str, float]]],
-        replies: list[ChatReply],
-    ) -> str:
-        """Play an episode into `turns` and `replies`; returns how it ended."""
-        game = factory()
+        async def play(start: Start) -> None:
+            steps: list[StepResult] = []
+            replies: list[ChatReply] = []
+            error = None
+            try:
+                async with pool.reserve() as worker:
+                    await self._converse(pool, worker, start, steps, replies)
+            except RolloutError as failure:
+                error = f"{type(failure).__name__}: {failure}"
+            on_end(_played(name, environment, start, steps, replies, error))
+
+        async def play_all() -> None:
+            pool.open()
+            await asyncio.gather(*map(play, starts))
+
         try:
-            observation = game.reset(start.seed, mix(start.seed, 5, start.sample))
-            messages = [{"role": "system", "content": game.system_prompt()}]
-            for example in game.examples():
-                messages.append(_message(example.observation))
-                messages.append({"role": "assistant", "content": example.reply})
-            while True:
-                messages.append(_message(observation))
-                replies.append(
-                    run_in_background(self.model.converse(messages, max_tokens=self.max_tokens))
-                )
-                messages.append({"role": "assistant", "content": replies[-1].text})
-                result = game.step(game.format.parse(replies[-1].text))
-                turns.append((float(result.reward), dict(result.metrics)))
-                if result.terminated or result.truncated:
-                    return "terminated" if result.terminated else "truncated"
-                observation = result.observation
+            pool.timeout_s += pool.ask(traits).waits_s
+            run_to_the_end(play_all)
         finally:
-            game.close()
+            pool.close()
+
+    async def _converse(
+        self,
+        pool: WorkerPool,
+        worker: Worker,
+        start: Start,
+        steps: list[StepResult],
+        replies: list[ChatReply],
+    ) -> None:
+        """Play an episode into `steps` and `replies`."""
+        luck = mix(start.seed, 5, start.sample)
+        begun: Beginning = await pool.run(worker, reset, start.seed, luck)
+        prompt = begun.system_prompt
+        messages = [{"role": "system", "content": prompt}] if prompt else []
+        for example in begun.examples:
+            messages.append(_message(example.observation))
+            messages.append({"role": "assistant", "content": example.reply})
+        observation = begun.observation
+        while True:
+            messages.append(_message(observation))
+            reply = await self.model.converse(messages, max_tokens=self.max_tokens)
+            replies.append(reply)
+            messages.append({"role": "assistant", "content": reply.text})
+            result, _ = await pool.run(worker, step, begun.format(reply.text))
+            steps.append(result)
+            if result.terminated or result.truncated:
+                return
+            observation = result.observation
+
+
+def _played(
+    name: str,
+    environment: str,
+    start: Start,
+    steps: Sequence[StepResult],
+    replies: Sequence[ChatReply],
+    error: str | None,
+) -> PlayedEpisode:
+    metrics = [result.metrics for result in steps]
+    stop = "terminated" if steps and steps[-1].terminated else "truncated"
+    return PlayedEpisode(
+        policy=name,
+        environment=environment,
+        seed=start.seed,
+        sample=start.sample,
+        success=error is None and metrics[-1].get("success", 0.0) > 0,
+        total_reward=float(sum(result.reward for result in steps)),
+        turns=len(steps),
+        stop="failed" if error is not None else stop,
+        reply_tokens=sum(reply.reply_tokens for reply in replies),
+        cost=sum(reply.cost for reply in replies),
+        metrics=turn_means(metrics),
+        error=error,
+    )
 
 
 def _message(observation: Observation) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from statistics import fmean
 
 from vagentrl.errors import ConfigError
 from vagentrl.evaluation.ledger import PlayedEpisode
@@ -45,9 +46,9 @@ def detail_table(cells: Cells, samples: int) -> str:
         fewest = min(count for _, count in counts)
         found = [f"{pass_at_k(counts, k):.3f}" if k <= fewest else "–" for k in ks]
         means = [
-            _mean(episode.total_reward for episode in episodes),
-            _mean(episode.turns for episode in episodes),
-            _mean(episode.reply_tokens for episode in episodes),
+            fmean(episode.total_reward for episode in episodes),
+            fmean(episode.turns for episode in episodes),
+            fmean(episode.reply_tokens for episode in episodes),
         ]
         cost = sum(episode.cost for episode in episodes)
         cells_of_line = [policy, environment, str(len(episodes)), *found]
@@ -79,7 +80,7 @@ def comparison_table(
             shared = sorted(set(one) & set(other))
             if not shared:
                 continue
-            found = paired_difference([_mean(one[seed]) - _mean(other[seed]) for seed in shared])
+            found = paired_difference([fmean(one[seed]) - fmean(other[seed]) for seed in shared])
             interval = f"{found.low:+.3f} to {found.high:+.3f}"
             row = [policy, environment, f"{found.mean:+.3f}", interval, f"{found.p:.4f}"]
             lines.append(_line([*row, str(found.seeds)]))
@@ -90,7 +91,7 @@ def _rate(episodes: Sequence[PlayedEpisode]) -> str:
     if not episodes:
         return "–"
     outcomes = list(_by_seed(episodes).values())
-    rate, count = _mean(episode.success for episode in episodes), effective_episodes(outcomes)
+    rate, count = fmean(episode.success for episode in episodes), effective_episodes(outcomes)
     low, high = success_interval(rate * count, count)
     return f"{rate:.3f} ({low:.3f} to {high:.3f})"
 
@@ -111,11 +112,6 @@ def _powers(most: int) -> Iterator[int]:
         yield k
         k *= 2
     yield most
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -18,6 +18,19 @@ def check_at_least_0(name: str, value: float) -> None:
         raise ConfigError(f"model.{name} is {value}; it must be a number of at least 0")
 
 
+def check_least(owner: str, least: int, **numbers: float) -> None:
+    """Refuse numbers of a class's settings that are too small.
+
+    Args:
+        owner: The class.
+        least: What each must be at least.
+        **numbers: The settings by name.
+    """
+    for name, number in numbers.items():
+        if not number >= least:
+            raise ConfigError(f"{owner}.{name} is {number}; give {least} or more")
+
+
 def check_kind(name: str, value: object, kind: type) -> None:
     """Refuse a setting of the wrong type; only the command line has checked it before."""
     if isinstance(value, kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vagentrl.types import Trajectory
 
@@ -99,13 +99,18 @@ def episode_report(trajectories: Sequence[Trajectory], prefix: str) -> dict[str,
             "unfinished_replies": _mean([turn.finish == "length" for turn in turns]),
             "malformed_replies": _mean([turn.reply.problem is not None for turn in turns]),
         }
-        for name in sorted({name for turn in turns for name in turn.metrics} - {"success"}):
-            report[name] = _mean([turn.metrics[name] for turn in turns if name in turn.metrics])
+        report |= turn_means([turn.metrics for turn in turns])
         for kind in sorted({kind for turn in turns for kind in turn.scores}):
             scores = [turn.scores[kind] for turn in turns if kind in turn.scores]
             report[f"{kind}_score"] = _mean(scores)
             report[f"{kind}_right"] = _mean([score == 1 for score in scores])
     return {prefix + name: value for name, value in report.items()}
+
+
+def turn_means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the turns that have it; ``success`` is not one of turns."""
+    names = sorted({name for each in metrics for name in each} - {"success"})
+    return {name: _mean([float(each[name]) for each in metrics if name in each]) for name in names}
 
 
 def staleness_report(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:

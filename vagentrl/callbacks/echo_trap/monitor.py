@@ -18,7 +18,7 @@ from vagentrl.callbacks.echo_trap.replies import reply_report, sample_replies, t
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.callback import AgentCallback
-from vagentrl.modules.checks import check_choice
+from vagentrl.modules.checks import check_choice, check_least
 from vagentrl.modules.rollouts import Rollouts, rollouts_of
 from vagentrl.rollout.report import Z_95
 
@@ -80,16 +80,11 @@ class EchoTrapMonitor(AgentCallback):
             raise ConfigError(
                 f"EchoTrapMonitor.lr_factor is {lr_factor}; give a share above 0 and below 1"
             )
-        for name, value, least in (
-            ("patience", patience, 1),
-            ("evidence", evidence, 2),
-            ("replies", replies, 2),
-            ("pairs", pairs, 1),
-            ("cross_score_every", cross_score_every, 0),
-            ("cross_score_prompts", cross_score_prompts, 2),
-        ):
-            if value < least:
-                raise ConfigError(f"EchoTrapMonitor.{name} is {value}; give {least} or more")
+        owner = "EchoTrapMonitor"
+        check_least(owner, 0, cross_score_every=cross_score_every)
+        check_least(owner, 1, patience=patience, pairs=pairs)
+        prompts = cross_score_prompts
+        check_least(owner, 2, evidence=evidence, replies=replies, cross_score_prompts=prompts)
         self.action = action
         self.lr_factor = lr_factor
         self.replies = replies
