@@ -20,14 +20,14 @@ from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.mixture import mixture_of
 from vagentrl.models.load import checkpoint_path, context_length, load_config
 from vagentrl.modules.agent import AgentModule, agent_of
-from vagentrl.modules.checks import check_choice, check_kind
+from vagentrl.modules.checks import check_kind
 from vagentrl.modules.data_checks import (
-    check_collection,
     check_estimator,
     check_names,
     check_policy_loss,
     check_ranks,
     check_replays,
+    check_settings,
 )
 from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.modules.trainer_checks import check_trainer
@@ -41,7 +41,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
-from vagentrl.rollout.workers import Traits, WorkerPool, check_factory, make, traits
+from vagentrl.rollout.workers import Traits, WorkerPool, make, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class RolloutDataModule(Rollouts):
         self.learned = []
         self.assessed = None
         self.evaluated = {}
-        self._check_settings()
+        check_settings(self)
         self._seeds: dict[tuple[Split, str], tuple[int, ...]] = {}
         self._policy: str | None = None  # the policy that engine and tokenizer belong to
         self._loader: tuple[int, MinibatchLoader | NoMinibatches] | None = None
@@ -367,41 +367,6 @@ class RolloutDataModule(Rollouts):
         )
 
     # ------------------------------------------------------------------------------- settings
-
-    def _check_settings(self) -> None:
-        """Raise on settings that cannot work, alone or together."""
-        for name, factory in self.environments.items():
-            held = "data.env.worlds" if name in self.worlds else "data.val_envs"
-            key = "data.env" if name == TRAIN else f"{held}[{name!r}]"
-            check_factory(factory, key)
-        for name, part, kind in (
-            ("engine", self.engine, Engine),
-            ("val_sampling", self.val_sampling, Sampling),
-            ("context", self.context, Context),
-            ("filter", self.filter, GroupFilter),
-        ):
-            check_kind(f"data.{name}", part, kind)
-        check_choice("data.workers", self.worker_kind, ("thread", "process"))
-        check_choice("data.staleness", self.staleness, (0, 1))
-        counts = {
-            "groups": self.groups,
-            "group_size": self.group_size,
-            "minibatch_size": self.minibatch_size,
-            "micro_batch_size": self.micro_batch_size,
-            "passes": self.passes,
-            "val_episodes": self.val_episodes,
-            "turns": 1 if self.turns is None else self.turns,
-        }
-        for name, count in counts.items():
-            check_kind(f"data.{name}", count, int)
-            if count < 1:
-                raise ConfigError(f"data.{name} is {count}; it must be at least 1")
-        if self.sampling.temperature == 0:
-            raise ConfigError(
-                "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
-                "give a temperature above 0 (1.0 is usual)"
-            )
-        check_collection(self)
 
     def _check_policy(self, agent: AgentModule) -> None:
         """Refuse an agent whose policy differs from the one of an earlier `setup`."""

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 from lightning.pytorch.strategies import DDPStrategy
 
 from vagentrl.advantages import AdvantageEstimator, CriticEstimator
+from vagentrl.contexts import Context
 from vagentrl.engines import VLLMEngine, VLLMServerEngine
+from vagentrl.engines.base import Engine, Sampling
 from vagentrl.errors import ConfigError
-from vagentrl.filters import KeepAll
+from vagentrl.filters import GroupFilter, KeepAll
+from vagentrl.modules.checks import check_choice, check_kind
 from vagentrl.rollout.source import TRAIN
+from vagentrl.rollout.workers import check_factory
 
 if TYPE_CHECKING:
     from vagentrl.losses import PolicyLoss
@@ -37,7 +41,43 @@ def check_names(trained: Mapping[str, object], others: Mapping[str, object]) -> 
             )
 
 
-def check_collection(data: Rollouts) -> None:
+def check_settings(data: Rollouts) -> None:
+    """Raise on settings that cannot work, alone or together."""
+    for name, factory in data.environments.items():
+        held = "data.env.worlds" if name in data.worlds else "data.val_envs"
+        key = "data.env" if name == TRAIN else f"{held}[{name!r}]"
+        check_factory(factory, key)
+    for name, part, kind in (
+        ("engine", data.engine, Engine),
+        ("val_sampling", data.val_sampling, Sampling),
+        ("context", data.context, Context),
+        ("filter", data.filter, GroupFilter),
+    ):
+        check_kind(f"data.{name}", part, kind)
+    check_choice("data.workers", data.worker_kind, ("thread", "process"))
+    check_choice("data.staleness", data.staleness, (0, 1))
+    counts = {
+        "groups": data.groups,
+        "group_size": data.group_size,
+        "minibatch_size": data.minibatch_size,
+        "micro_batch_size": data.micro_batch_size,
+        "passes": data.passes,
+        "val_episodes": data.val_episodes,
+        "turns": 1 if data.turns is None else data.turns,
+    }
+    for name, count in counts.items():
+        check_kind(f"data.{name}", count, int)
+        if count < 1:
+            raise ConfigError(f"data.{name} is {count}; it must be at least 1")
+    if data.sampling.temperature == 0:
+        raise ConfigError(
+            "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "
+            "give a temperature above 0 (1.0 is usual)"
+        )
+    _check_collection(data)
+
+
+def _check_collection(data: Rollouts) -> None:
     """Refuse settings of the rollout collection that conflict with each other."""
     if data.staleness:
         _check_staleness(data)

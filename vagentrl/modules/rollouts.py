@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lightning import LightningDataModule, Trainer
 
@@ -31,12 +31,14 @@ class Rollouts(LightningDataModule):
         mixture: What `data.env` makes if that is several environments; None for a single one.
         engine: Samples the replies.
         sampling: How replies are sampled in training.
+        val_sampling: How they are sampled in evaluations.
         context: Which earlier turns the model sees when it replies.
         groups: Initial states in an iteration, over all ranks.
         group_size: Episodes from each initial state.
         turns: Turns to play in each persistent environment; None plays whole episodes.
         at_limit: Whether a limit ends the task, or a truncated episode is bootstrapped.
         filter: Chooses the groups to learn from.
+        worker_kind: ``thread`` or ``process``, where environments run.
         staleness: 1 plays the next iteration's episodes while the actor learns.
         minibatch_size: Rows in one optimizer step, over all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank.
@@ -59,12 +61,14 @@ class Rollouts(LightningDataModule):
     mixture: Mixture | None
     engine: Engine
     sampling: Sampling
+    val_sampling: Sampling
     context: Context
     groups: int
     group_size: int
     turns: int | None
     at_limit: AtLimit
     filter: GroupFilter
+    worker_kind: Literal["thread", "process"]
     staleness: int
     minibatch_size: int
     micro_batch_size: int
