@@ -178,11 +178,10 @@ class ToolInteraction(BaseInteraction):
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """The score of the final answer; 0 before it."""
-        conversation = self._conversations[instance_id]
-        if self._answering is not None and conversation.judged:
-            method = self._answering.calculate_score
-            return await method(*id_arguments(method, instance_id))
-        return conversation.score
+        if self._answering is None:
+            return self._conversations[instance_id].score
+        method = self._answering.calculate_score
+        return await method(*id_arguments(method, instance_id))
 
     async def finalize_interaction(self, instance_id: str, **kwargs: Any) -> None:
         """Forget the conversation and leave its objects."""
@@ -220,7 +219,7 @@ class ToolInteraction(BaseInteraction):
         kwargs: dict[str, Any],
     ) -> tuple[bool, Any, float, dict[str, Any]]:
         conversation, metrics = self._conversations[instance_id], _Counts().metrics()
-        if self._answering is None or not conversation.judged:
+        if self._answering is None:
             right = reply.strip() == str(conversation.ground_truth).strip()
             conversation.score = float(right)
             told = "That is the right answer." if right else "That is not the right answer."
