@@ -294,8 +294,8 @@ def test_patience_and_evidence_are_settings():
     first = {
         (patience, evidence): alarms(follow(success, Detector(patience, evidence), entropy=entropy))
         for patience in (1, 4)
-        for evidence in (3, 4)
+        for evidence in (3, 5)
     }
     assert first[1, 3][0] == 7
     assert first[4, 3][0] == 10
-    assert first[1, 4] == []
+    assert first[1, 5] == []

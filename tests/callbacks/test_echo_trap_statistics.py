@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests import toy
-from vagentrl.callbacks.echo_trap.groups import group_report, return_error
+from vagentrl.callbacks.echo_trap.groups import group_report, mean_by_groups
 from vagentrl.callbacks.echo_trap.information import first_turns, mutual_information
 from vagentrl.callbacks.echo_trap.replies import (
     MOST_WORDS,
@@ -147,11 +147,12 @@ def test_groups_that_fare_alike_are_told_from_those_that_fail_alike():
     assert group_report(episodes[-1:]) == {}
 
 
-def test_the_error_of_the_return_takes_groups_as_the_sample():
+def test_the_error_of_a_mean_takes_groups_as_the_sample():
     # means of the groups 1 and 0: deviation 0.7071, divided by the root of 2
     episodes = [episode(1, 1.0, True), episode(1, 1.0, True), episode(2, 0.0, False)]
-    assert return_error(episodes) == pytest.approx(0.5)
-    assert math.isnan(return_error(episodes[:2]))
+    mean, error = mean_by_groups(episodes, lambda each: each.total_reward)
+    assert (mean, error) == (pytest.approx(2 / 3), pytest.approx(0.5))
+    assert math.isnan(mean_by_groups(episodes[:2], lambda each: each.total_reward)[1])
 
 
 def test_mutual_information_by_hand():

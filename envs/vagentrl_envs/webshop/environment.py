@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from vagentrl.environment import Outcome
 from vagentrl.errors import ConfigError
@@ -37,8 +37,8 @@ class WebShop(TextActionEnvironment):
 
     The pages, the actions and the reward are those of WebShop (Yao et al. 2022, arXiv:2207.01206),
     written anew; `vagentrl_envs.webshop.reward` says where scores differ from published ones. Only
-    buying earns a reward, from 0 to 1, and ends the episode; success is a reward of 1. The splits
-    share no wanted product and no instruction.
+    buying earns a reward and ends the episode; success is a score of 1. The splits share no wanted
+    product and no instruction.
 
     Args:
         items: Products in the format of WebShop's ``items_shuffle.json``; None for the shipped
@@ -52,6 +52,8 @@ class WebShop(TextActionEnvironment):
         page_size: Products on a page of results.
         split_products: Whether the splits share no wanted product. A shop of a few products needs
             False; the splits then still share no instruction.
+        reward: What a purchase earns: its ``score`` from 0 to 1, as published, or with ``success``
+            1 for a score of 1 and nothing for less.
         **settings: The settings of ``ActionEnvironment``.
     """
 
@@ -64,6 +66,7 @@ class WebShop(TextActionEnvironment):
         results: int = 50,
         page_size: int = 10,
         split_products: bool = True,
+        reward: Literal["score", "success"] = "score",
         turn_limit: int = 15,
         format: ReplyFormat | None = None,
         **settings: Any,
@@ -71,6 +74,9 @@ class WebShop(TextActionEnvironment):
         super().__init__(
             ("search[words]", "click[button]"), format=format, turn_limit=turn_limit, **settings
         )
+        if reward not in ("score", "success"):
+            raise ConfigError(f"reward is {reward!r}; choose 'score' or 'success'")
+        self._reward = reward
         numbers = {"products": products, "results": results, "page_size": page_size}
         for name, number in numbers.items():
             if number is not None and number < 1:
@@ -145,7 +151,9 @@ class WebShop(TextActionEnvironment):
         if read.verb == "click" and read.argument.casefold() == BUY and after.kind == "product":
             chosen = [choice.value for choice in after.chosen]
             self._bought = score(self._goal, self.shop.product(after), chosen)
-            return Outcome(self._bought.total, done=True, success=self._bought.total == 1)
+            success = self._bought.total == 1
+            earned = self._bought.total if self._reward == "score" else float(success)
+            return Outcome(earned, done=True, success=success)
         changed = after != self._page
         self._go(after)
         return Outcome(0.0, changed=changed)

@@ -157,6 +157,19 @@ def test_a_wrong_purchase_earns_its_part():
     assert result.metrics["score_options"] == 0 and result.metrics["score_attributes"] == 1
 
 
+def test_only_a_perfect_purchase_may_earn():
+    env = start(seed=2, reward="success")
+    goal = env.goal
+    say(env, f"search[{goal.product.name}]", f"click[{goal.product.asin}]")
+    result = say(env, "click[buy now]")
+    assert (result.reward, result.metrics["score"]) == (0, pytest.approx(0.6))
+    env.reset(2)
+    plan = env.oracle()
+    assert plan is not None
+    result = say(env, *plan)
+    assert (result.reward, result.metrics["score"], result.metrics["success"]) == (1, 1, 1)
+
+
 def test_the_turn_limit_truncates_without_a_purchase():
     env = start(turn_limit=2)
     assert not say(env, "search[hat]").truncated
@@ -221,6 +234,7 @@ def test_a_name_suggests_only_what_can_be_done():
         ({"attributes": -1}, "attributes is -1"),
         ({"instructions": "x.json"}, "there are no items"),
         ({"products": 3}, "split_products to false"),
+        ({"reward": "price"}, "choose 'score' or 'success'"),
         ({"items": "gone.json"}, r"gone\.json cannot be read"),
     ],
 )

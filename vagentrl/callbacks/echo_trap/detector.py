@@ -4,7 +4,8 @@ A healthy run loses entropy, variety and differences within groups too: it pays 
 success. So an iteration is compared with the run's own numbers from when its success last rose, and
 losses since then were for nothing. On a plateau the success is always a little below its best, and
 the entropy goes on falling. So these two are weak evidence, and there is no alarm before something
-stronger joins them, for several iterations in a row.
+stronger joins them, for several iterations in a row. Only a loss of success that no plateau
+explains is enough by itself.
 """
 
 from __future__ import annotations
@@ -26,26 +27,33 @@ SPIKE = 6.0
 SPIKES = 2
 """Spikes within the last `SPIKE_MEMORY` iterations that are trouble; a single one is noise."""
 SPIKE_MEMORY = 5
-FALL, FAR_FALL = 2.0, 4.0
-"""Standard errors by which success falls when that is weak evidence, and strong evidence. The best
-of many iterations is partly luck, so a fall of two errors from it is common."""
+FALLS = (2.0, 4.0, 6.0)
+"""Standard errors by which success falls when that is weak evidence, strong evidence, and enough
+for an alarm. The best of many iterations is partly luck, so a fall of two errors is common."""
 RISE = 1.0
 """Standard errors by which success must rise before other numbers are compared with new ones."""
 LEAST_FALL = 0.05
 """Progress that must be lost at least, however certain the loss is."""
 SHARE_ERRORS = 3.0
 """Standard errors by which a share of groups must rise beyond what its sign says at least."""
-WEAK, STRONG = 1, 2
+BONUS_ERRORS = 3.0
+"""Standard errors by which bonuses must rise, and by a quarter, to count as earned instead of
+success."""
+WEAK, STRONG, ENOUGH = 1, 2, 3
 
-Kind = Literal["progress", "signal", "variety", "stability"]
+Kind = Literal["progress", "reward", "signal", "variety", "stability"]
 
 KINDS: dict[Kind, str] = {
     "progress": "the agent does worse",
+    "reward": "bonuses rise without the success",
     "signal": "groups have less to compare",
     "variety": "replies become alike",
     "stability": "the update is unstable",
 }
 """What each kind of trouble means, in words."""
+
+Estimate = tuple[float, float]
+"""A mean and its standard error; NaN where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,10 @@ class Vitals:
         reward_error: Its standard error.
         groups: Number of groups of episodes.
         numbers: Other metrics by name. Those of `SIGNS` and ``gradient_norm`` are read.
+        held_out: Share of held-out episodes that succeeded, if there was an evaluation.
+        held_out_error: Its standard error.
+        bonus: Mean of what the policy learns from besides the task's return.
+        bonus_error: Its standard error.
     """
 
     iteration: int
@@ -69,6 +81,10 @@ class Vitals:
     reward_error: float
     groups: int
     numbers: Mapping[str, float] = field(default_factory=dict)
+    held_out: float = math.nan
+    held_out_error: float = math.nan
+    bonus: float = math.nan
+    bonus_error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -83,8 +99,8 @@ class Sign:
         plus: Added to the multiple.
         weight: How strong the evidence is.
         fall: Whether a fall is the sign, and not a rise.
-        worse: Whether it is a sign only if the run does worse than at its best by more than a
-            standard error: at the ceiling the number changes by itself.
+        worse: Whether it is a sign only if the success, or that of held-out episodes, is below its
+            best by more than a standard error: at the ceiling the number changes by itself.
     """
 
     name: str
@@ -160,7 +176,8 @@ class Detector:
     Args:
         patience: Iterations in a row in which troubles must show before there is an alarm, and in
             which they must not before it ends.
-        evidence: What the weights of the troubles, of two kinds at least, must sum up to.
+        evidence: What the weights of the troubles, of two kinds at least, must sum up to. A loss of
+            success that is far beyond chance needs no second kind.
     """
 
     def __init__(self, patience: int = 2, evidence: int = 3) -> None:
@@ -170,6 +187,7 @@ class Detector:
         self._succeeded = False  # progress is measured by success once there is any
         self._best: Vitals | None = None  # smoothed, from when the run did best
         self._base: Vitals | None = None  # smoothed, from when the success last rose
+        self._best_held_out: Vitals | None = None  # smoothed, from the best evaluation
         self._since: dict[str, int] = {}
         self._in_a_row = self._calm = 0
         self._told: list[str] = []
@@ -179,14 +197,15 @@ class Detector:
         self._succeeded = self._succeeded or vitals.success > 0
         self._recent = [*self._recent, vitals][-WINDOW - 1 :]
         now = smoothed(self._recent[-SMOOTHED:])
-        if self._gained(now, self._best, errors=0.0):
+        if self._best is None or _higher(self._progress(now), self._progress(self._best)):
             self._best = now
-        if self._base is None or self._gained(now, self._base, RISE):
+        if self._best_held_out is None or _higher(_held_out(now), _held_out(self._best_held_out)):
+            self._best_held_out = now
+        if self._base is None or self._gained(now, self._base, self._best_held_out):
             self._base = _completed(now, self._base)
         else:  # what is measured now and then may not have been known then
             self._base = _completed(self._base, now)
-        assert self._best is not None
-        found = self._troubles(now, self._best, self._base)
+        found = self._troubles(now)
         self._since = {kind: self._since.get(kind, vitals.iteration) for kind in found}
         return self._judge(
             tuple(
@@ -196,7 +215,8 @@ class Detector:
         )
 
     def _judge(self, troubles: tuple[Trouble, ...]) -> Verdict:
-        together = len(troubles) > 1 and sum(t.weight for t in troubles) >= self.evidence
+        together = len(troubles) > 1 or any(trouble.weight >= ENOUGH for trouble in troubles)
+        together = together and sum(trouble.weight for trouble in troubles) >= self.evidence
         if not self._succeeded:  # who earns alike may be done: only a fall tells the difference
             together = together and any(trouble.kind == "progress" for trouble in troubles)
         self._in_a_row = self._in_a_row + 1 if together else 0
@@ -209,35 +229,40 @@ class Detector:
         self._told += [trouble.kind for trouble in news]
         return Verdict(troubles, alarm, begins, news)
 
-    def _gained(self, now: Vitals, before: Vitals | None, errors: float) -> bool:
-        """Whether there is more progress than before, by more than so many standard errors."""
-        if before is None:
-            return True
-        (level, error), (earlier, earlier_error) = self._progress(now), self._progress(before)
-        return math.isnan(earlier) or level > earlier + errors * math.hypot(error, earlier_error)
+    def _gained(self, now: Vitals, base: Vitals, best_held_out: Vitals) -> bool:
+        """Whether success rose, and not on training tasks alone."""
+        if _lower(_held_out(now), _held_out(best_held_out)):
+            return False
+        return _higher(self._progress(now), self._progress(base), RISE)
 
-    def _progress(self, vitals: Vitals) -> tuple[float, float]:
-        """What must not fall, and its standard error."""
+    def _progress(self, vitals: Vitals) -> Estimate:
+        """What must not fall."""
         if self._succeeded:
             return vitals.success, vitals.success_error
         return vitals.reward, vitals.reward_error
 
-    def _troubles(self, now: Vitals, best: Vitals, base: Vitals) -> dict[Kind, dict[str, int]]:
+    def _troubles(self, now: Vitals) -> dict[Kind, dict[str, int]]:
         """The weights of all reasons for trouble, by their words, for each kind."""
+        assert self._best is not None and self._best_held_out is not None and self._base is not None
         found: dict[Kind, dict[str, int]] = {}
         if (spikes := self.spikes()) >= SPIKES:
             text = f"{spikes} spikes of the gradient norm in the last {SPIKE_MEMORY} iterations"
             found["stability"] = {text: WEAK}
-        (level, error), (top, top_error) = self._progress(now), self._progress(best)
-        lost, noise = top - level, math.hypot(error, top_error)
-        if lost > max(FALL * noise, LEAST_FALL):
-            name = "success" if self._succeeded else "return"
-            weight = STRONG if lost > FAR_FALL * noise else WEAK
-            found["progress"] = {f"{name} {top:.3g} → {level:.3g}": weight}
+        top, level = self._progress(self._best), self._progress(now)
+        name = "success" if self._succeeded else "return"
+        fallen = _fall(name, top, level) | _fall(
+            "held-out success", _held_out(self._best_held_out), _held_out(now)
+        )
+        if fallen:
+            found["progress"] = fallen
+        worse = _lower(level, top) or _lower(_held_out(now), _held_out(self._best_held_out))
+        if _paid_more(now, self._base):
+            text = f"bonuses {self._base.bonus:.3g} → {now.bonus:.3g}"
+            found["reward"] = {text: STRONG if worse else WEAK}
         for sign in SIGNS:
-            before = base.numbers.get(sign.name, math.nan)
+            before = self._base.numbers.get(sign.name, math.nan)
             current = now.numbers.get(sign.name, math.nan)
-            if not sign.shows(current, before) or (sign.worse and not lost > noise):
+            if not sign.shows(current, before) or (sign.worse and not worse):
                 continue
             if sign.name == "failed_alike" and not _differ(before, current, now.groups):
                 continue
@@ -270,6 +295,7 @@ class Detector:
             "recent": [asdict(vitals) for vitals in self._recent],
             "best": None if self._best is None else asdict(self._best),
             "base": None if self._base is None else asdict(self._base),
+            "best_held_out": None if self._best_held_out is None else asdict(self._best_held_out),
             "succeeded": self._succeeded,
             "since": dict(self._since),
             "in_a_row": self._in_a_row,
@@ -282,10 +308,46 @@ class Detector:
         self._recent = [Vitals(**vitals) for vitals in state["recent"]]
         self._best = None if state["best"] is None else Vitals(**state["best"])
         self._base = None if state["base"] is None else Vitals(**state["base"])
+        held_out = state["best_held_out"]
+        self._best_held_out = None if held_out is None else Vitals(**held_out)
         self._succeeded = state["succeeded"]
         self._since = dict(state["since"])
         self._in_a_row, self._calm = state["in_a_row"], state["calm"]
         self._told = list(state["told"])
+
+
+def _held_out(vitals: Vitals) -> Estimate:
+    return vitals.held_out, vitals.held_out_error
+
+
+def _higher(now: Estimate, before: Estimate, errors: float = 0.0) -> bool:
+    """Whether a mean is higher than before by more than so many standard errors.
+
+    A mean that is known is higher than one that was not.
+    """
+    if math.isnan(before[0]):
+        return not math.isnan(now[0])
+    return now[0] > before[0] + errors * math.hypot(now[1], before[1])
+
+
+def _lower(now: Estimate, before: Estimate) -> bool:
+    """Whether a mean is lower than before by more than a standard error."""
+    return before[0] - now[0] > math.hypot(now[1], before[1])
+
+
+def _fall(name: str, before: Estimate, now: Estimate) -> dict[str, int]:
+    """The weight of a fall as evidence, by what it is in words; empty without one."""
+    lost, noise = before[0] - now[0], math.hypot(now[1], before[1])
+    if not lost > LEAST_FALL:
+        return {}
+    weight = sum(lost > errors * noise for errors in FALLS)
+    return {f"{name} {before[0]:.3g} → {now[0]:.3g}": weight} if weight else {}
+
+
+def _paid_more(now: Vitals, before: Vitals) -> bool:
+    """Whether bonuses rose by a quarter, and by more than chance."""
+    rise, noise = now.bonus - before.bonus, math.hypot(now.bonus_error, before.bonus_error)
+    return now.bonus > 0 and rise > max(BONUS_ERRORS * noise, 0.25 * abs(before.bonus))
 
 
 def robust_score(value: float, earlier: Sequence[float]) -> float:
@@ -327,6 +389,10 @@ def smoothed(recent: Sequence[Vitals]) -> Vitals:
         _error([vitals.reward_error for vitals in recent]),
         sum(vitals.groups for vitals in recent),
         {name: _mean([vitals.numbers.get(name, math.nan) for vitals in recent]) for name in names},
+        _mean([vitals.held_out for vitals in recent]),
+        _error([vitals.held_out_error for vitals in recent]),
+        _mean([vitals.bonus for vitals in recent]),
+        _error([vitals.bonus_error for vitals in recent]),
     )
 
 

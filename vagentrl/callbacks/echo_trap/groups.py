@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
 from vagentrl.filters import NO_SPREAD, KeepAll, select_groups
@@ -34,14 +34,22 @@ def group_report(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def return_error(trajectories: Sequence[Trajectory]) -> float:
-    """The standard error of the mean return, in units of reward.
+def mean_by_groups(
+    trajectories: Sequence[Trajectory], value: Callable[[Trajectory], float]
+) -> tuple[float, float]:
+    """The mean of a value over episodes, and its standard error.
 
-    The episodes of a group are dependent, so the groups are the sample. NaN with fewer than two.
+    The episodes of a group are dependent, so the groups are the sample of the error; it is NaN
+    with fewer than two.
+
+    Args:
+        trajectories: At least one episode.
+        value: What to average, in any unit.
     """
     groups: dict[int, list[float]] = {}
     for each in trajectories:
-        groups.setdefault(each.group_id, []).append(each.earlier_reward + each.total_reward)
+        groups.setdefault(each.group_id, []).append(value(each))
+    mean = fmean(each for values in groups.values() for each in values)
     if len(groups) < 2:
-        return math.nan
-    return stdev(fmean(returns) for returns in groups.values()) / math.sqrt(len(groups))
+        return mean, math.nan
+    return mean, stdev(map(fmean, groups.values())) / math.sqrt(len(groups))

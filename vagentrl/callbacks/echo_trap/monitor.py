@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningModule, Trainer
 
 from vagentrl import ranks
-from vagentrl.callbacks.echo_trap.detector import KINDS, Detector, Trouble, Vitals
-from vagentrl.callbacks.echo_trap.groups import group_report, return_error
+from vagentrl.callbacks.echo_trap.detector import KINDS, Detector, Estimate, Trouble, Vitals
+from vagentrl.callbacks.echo_trap.groups import group_report, mean_by_groups
 from vagentrl.callbacks.echo_trap.information import cross_score, first_turns, mutual_information
 from vagentrl.callbacks.echo_trap.replies import reply_report, sample_replies, thought_report
 from vagentrl.errors import ConfigError
@@ -34,8 +34,7 @@ _LOGGED_ELSEWHERE = {
     "approximate_kl": "train/approximate_kl",
 }
 """Numbers that every run logs and the detector reads, by the detector's name."""
-_ENDS = ("low", "high")
-"""The ends of the confidence interval of the success rate, in the names of its metrics."""
+_UNKNOWN: Estimate = (math.nan, math.nan)
 _NORMS = ("optim/actor_grad_norm", "optim/grad_norm")
 """Where the gradient norm is logged; with DeepSpeed it is that of actor and critic together."""
 
@@ -95,6 +94,7 @@ class EchoTrapMonitor(AgentCallback):
         self.evidence = evidence
         self._forget()
         self._measured: dict[str, float] | None = None  # of this iteration; None: do not judge it
+        self._held_out = _UNKNOWN  # since the last judgement
         self._updated = False  # whether the actor took a step in this iteration
 
     def _forget(self) -> None:
@@ -109,6 +109,9 @@ class EchoTrapMonitor(AgentCallback):
         agent.actor_lr_scale = self._lr_scale  # a resumed run's may be lower
 
     # -------------------------------------------------------------------------------- measuring
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._held_out = _success({k: float(v) for k, v in trainer.callback_metrics.items()}, "val")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         agent, data = agent_of(pl_module), rollouts_of(trainer)
@@ -211,15 +214,21 @@ class EchoTrapMonitor(AgentCallback):
         for name, logged in _LOGGED_ELSEWHERE.items():
             numbers[name] = metrics.get(logged, math.nan)
         numbers["gradient_norm"] = next((metrics[n] for n in _NORMS if n in metrics), math.nan)
-        low, high = (metrics.get(f"rollout/success_rate_{end}", math.nan) for end in _ENDS)
+        success, success_error = _success(metrics, "rollout")
+        held_out, self._held_out = self._held_out, _UNKNOWN
+        reward, reward_error = mean_by_groups(played, lambda t: t.earlier_reward + t.total_reward)
+        bonus, bonus_error = mean_by_groups(played, lambda t: t.learned_reward - t.total_reward)
         return Vitals(
-            iteration=agent.iteration,
-            success=metrics.get("rollout/success_rate", math.nan),
-            success_error=(high - low) / (2 * Z_95),
-            reward=metrics.get("rollout/return", math.nan),
-            reward_error=return_error(played),
-            groups=len({each.group_id for each in played}),
-            numbers=numbers,
+            agent.iteration,
+            success,
+            success_error,
+            metrics.get("rollout/return", reward),
+            reward_error,
+            len({each.group_id for each in played}),
+            numbers,
+            *held_out,
+            bonus,
+            bonus_error,
         )
 
     # ----------------------------------------------------------------------------- checkpoints
@@ -236,3 +245,11 @@ class EchoTrapMonitor(AgentCallback):
         if self.action == "lower_lr":  # without this action the configuration sets the rate
             self._lr_scale = state_dict["lr_scale"]
         self.detector.load_state_dict(state_dict["detector"])
+
+
+def _success(metrics: Mapping[str, float], stage: str) -> Estimate:
+    """The success rate of a stage, and its standard error by the confidence interval."""
+    rate, low, high = (
+        metrics.get(f"{stage}/success_rate{end}", math.nan) for end in ("", "_low", "_high")
+    )
+    return rate, (high - low) / (2 * Z_95)
