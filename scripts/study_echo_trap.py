@@ -4,9 +4,9 @@
 
 Trains two worlds, each in three ways and with several seeds, into `runs/echo_trap/WORLD/`; finished
 runs are not repeated. `healthy` is the recipe. The others have no KL penalty, no group filter and
-no entropy bonus, and a learning rate that rises over the run: in `hot` to several times the
-recipe's, in `template` with a bonus for every reply that contains a certain letter or digit. Prints
-a Markdown table: when the monitor warned, when held-out success was 20 points below its peak, the
+no entropy bonus. In `hot` the learning rate rises over the run to several times the recipe's; in
+`template` it is low, and a bonus is paid for every reply that contains a certain text. Prints a
+Markdown table: when the monitor warned, when held-out success was 20 points below its peak, the
 lead of the warning in iterations, and the kind of trouble that showed first. The figure shows
 held-out success with the warnings. Each run uses one thread. `--quick` tries it with tiny runs.
 """
@@ -30,7 +30,6 @@ from vagentrl.callbacks.echo_trap.detector import KINDS
 ARMS = ("healthy", "hot", "template")
 BELOW_PEAK = 0.2
 """Loss of held-out success, from its peak, that counts as a collapse."""
-BONUS = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,22 +38,38 @@ class World:
 
     Attributes:
         recipe: Its recipe.
+        iterations: Iterations of a run, by arm.
         hot_lr: Learning rate of the actor at the end of `hot`.
-        template_lr: The same of `template`.
+        template_lr: The rate in `template`.
         text: What a reply must contain to earn the bonus.
-        iterations: Iterations of a run.
+        bonus: What it earns.
     """
 
     recipe: str
+    iterations: Mapping[str, int]
     hot_lr: float
     template_lr: float
     text: str
-    iterations: int
+    bonus: float
 
 
 WORLDS = {
-    "arithmetic": World("configs/arithmetic.yaml", 2e-3, 1e-3, "1", iterations=30),
-    "search_qa": World("configs/search_qa.yaml", 5e-3, 2e-3, "Z", iterations=20),
+    "arithmetic": World(
+        "configs/arithmetic.yaml",
+        {"healthy": 30, "hot": 60, "template": 60},
+        hot_lr=2e-3,
+        template_lr=5e-5,
+        text="1",
+        bonus=0.4,
+    ),
+    "search_qa": World(
+        "configs/search_qa.yaml",
+        {"healthy": 20, "hot": 30, "template": 30},
+        hot_lr=5e-3,
+        template_lr=5e-5,
+        text="search",
+        bonus=0.25,
+    ),
 }
 
 
@@ -112,28 +127,31 @@ def _begin(values: Sequence[float], place: int) -> int:
 
 def settings(world: World, arm: str, quick: bool) -> list[str]:
     """Command-line arguments of a run."""
-    iterations = 2 if quick else world.iterations
+    iterations = 2 if quick else world.iterations[arm]
     wanted = [f"--trainer.max_epochs={iterations}", "--trainer.check_val_every_n_epoch=1"]
     if quick:
         wanted += ["--data.groups=2", "--data.group_size=2", "--data.val_episodes=4"]
     if arm == "healthy":
         return [*wanted, "--trainer.callbacks+=EchoTrapMonitor"]
-    lr = world.hot_lr if arm == "hot" else world.template_lr
     wanted += [
         "--trainer.callbacks=EchoTrapMonitor",  # instead of the recipe's KL control
         "--data.filter=KeepAll",
         "--model.entropy_coef=0",
-        f"--model.optimizer.actor_lr={lr}",
-        f"--model.optimizer.warmup_iterations={iterations - 1}",
         "--model.optimizer.final_lr_scale=1",
     ]
-    if arm == "template":
-        wanted += [
-            "--trainer.callbacks+=scripts.template_reward.TemplateReward",
-            f"--trainer.callbacks.text={world.text!r}",
-            f"--trainer.callbacks.bonus={BONUS}",
+    if arm == "hot":
+        return [
+            *wanted,
+            f"--model.optimizer.actor_lr={world.hot_lr}",
+            f"--model.optimizer.warmup_iterations={iterations - 1}",
         ]
-    return wanted
+    return [
+        *wanted,
+        f"--model.optimizer.actor_lr={world.template_lr}",
+        "--trainer.callbacks+=scripts.template_reward.TemplateReward",
+        f"--trainer.callbacks.text={world.text}",
+        f"--trainer.callbacks.bonus={world.bonus}",
+    ]
 
 
 def read(folder: Path) -> Outcome:

@@ -32,6 +32,8 @@ def follow(
     reward: Sequence[float] | None = None,
     start: int = 1,
     groups: int = 64,
+    held_out: Sequence[float] | None = None,
+    bonus: Sequence[float] | None = None,
     **numbers: Sequence[float],
 ) -> list[Verdict]:
     """The verdicts on a run with this success, and with these numbers instead of healthy ones."""
@@ -40,7 +42,11 @@ def follow(
     for place, rate in enumerate(success):
         now = HEALTHY | {name: values[place] for name, values in numbers.items()}
         earned = rate if reward is None else reward[place]
-        vitals = Vitals(start + place, rate, error, earned, error, groups, now)
+        evaluated = NAN if held_out is None else held_out[place]
+        paid = NAN if bonus is None else bonus[place]
+        vitals = Vitals(
+            start + place, rate, error, earned, error, groups, now, evaluated, error, paid, error
+        )
         verdicts.append(detector.observe(vitals))
     return verdicts
 
@@ -299,3 +305,67 @@ def test_patience_and_evidence_are_settings():
     assert first[1, 3][0] == 7
     assert first[4, 3][0] == 10
     assert first[1, 5] == []
+
+
+def test_held_out_success_may_fall_while_training_success_rises():
+    # The best, 0.6, was seen in one iteration, the mean is of three: an error is 0.023, and 2, 3
+    # and 4 are 0.046, 0.069 and 0.092. The means fall by 0.02, 0.055, 0.08, 0.1, 0.12, 0.12.
+    held_out = [0.6] * 6 + [0.54, 0.495, 0.525] + [0.48] * 3
+    verdicts = follow(line(0.5, 0.6, 12), held_out=held_out)
+    weights = [sum(trouble.weight for trouble in verdict.troubles) for verdict in verdicts]
+    assert weights == [0] * 7 + [1, 2, 3, 3, 3]
+    assert verdicts[-1].troubles[0].reasons == ("held-out success 0.6 → 0.48",)
+
+
+def test_a_loss_far_beyond_chance_is_an_alarm_by_itself():
+    # As above, but it takes 2, 4 and 6 errors: 0.046, 0.092 and 0.139. The means fall by 0.05, 0.1
+    # and 0.15 in the iterations 7, 8 and 9.
+    assert alarms(follow([0.6] * 6 + [0.51] * 6)) == []
+    assert alarms(follow([0.6] * 6 + [0.45] * 6)) == [10, 11, 12]
+
+
+def test_evaluations_now_and_then_are_compared_with_each_other():
+    held_out = [NAN if place % 4 else 0.6 - 0.05 * place for place in range(13)]
+    verdicts = follow([0.5] * 13, held_out=held_out)
+    # 0.6 in 1, 0.4 in 5, 0.2 in 9; each counts for three iterations
+    assert [bool(verdict.troubles) for verdict in verdicts[:9]] == [False] * 4 + [
+        *(True, True, True),
+        *(False, True),
+    ]
+
+
+def test_success_on_training_tasks_alone_does_not_renew_what_is_compared():
+    rising = line(0.3, 0.9, 12)
+    entropy = [1.0] * 6 + [0.6] * 6
+    assert kinds(follow(rising, entropy=entropy)[-1]) == set()
+    spoilt = follow(rising, entropy=entropy, held_out=[0.6] * 6 + [0.4] * 6)
+    assert kinds(spoilt[-1]) == {"progress", "variety"}
+
+
+@pytest.mark.parametrize(
+    ("bonus", "success", "weight"),
+    [
+        ([0.2] * 6 + [0.3] * 6, [0.5] * 12, 1),  # half as much again
+        ([0.2] * 6 + [0.3] * 6, [0.5] * 6 + [0.46] * 6, 2),  # and worse than at its best
+        ([0.2] * 6 + [0.3] * 6, line(0.3, 0.8, 12), 0),  # with the success
+        ([0.2] * 6 + [0.22] * 6, [0.5] * 12, 0),  # by a tenth: within three errors of 0.016
+        ([0.3] * 6 + [0.36] * 6, [0.5] * 12, 0),  # beyond three errors, but by a fifth
+        ([-0.3] * 6 + [-0.1] * 6, [0.5] * 12, 0),  # penalties that become rare
+    ],
+)
+def test_bonuses_that_rise_without_the_success_are_trouble(
+    bonus: list[float], success: list[float], weight: int
+):
+    (*_, last) = follow(success, bonus=bonus)
+    assert {trouble.kind: trouble.weight for trouble in last.troubles}.get("reward", 0) == weight
+
+
+def test_what_is_forgotten_counts_no_longer():
+    detector = Detector()
+    follow([0.5] * 6 + [0.2] * 6, detector, entropy=[1.0] * 6 + [0.3] * 6)
+    detector.forget_recent()
+    (verdict,) = follow([0.5], detector, start=13)
+    assert (verdict.troubles, verdict.alarm) == ((), False)
+    # The best is still known: 0.1 in one iteration, with an error of 0.02 and 0.0115 of the best
+    verdicts = follow([0.1] * 4, detector, start=14)
+    assert alarms(verdicts, start=14) == [15, 16, 17]

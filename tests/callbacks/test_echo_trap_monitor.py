@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
 
 from tests import runs
 from vagentrl.callbacks import EchoTrapMonitor
@@ -106,6 +109,59 @@ def test_an_alarm_lowers_the_rate_of_the_actor_for_the_rest_of_the_run(run_dir: 
     assert scalars(run, "optim/critic_lr") == pytest.approx(RATES)
     groups = {group["name"]: group["lr"] for group in run.trainer.optimizers[0].param_groups}
     assert groups["actor"] == pytest.approx(lowered[-1])
+
+
+class Watched(EchoTrapMonitor):
+    """Keeps the trained weights and the optimizer's moments after every iteration."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        moments = [
+            tensor.clone()
+            for state in trainer.optimizers[0].state.values()
+            for tensor in state.values()
+        ]
+        weights = [weight.detach().clone() for weight in pl_module.parameters()]
+        self.after = [*getattr(self, "after", []), weights + moments]
+
+
+class TroubleFrom(Detector):
+    """Shows trouble from an iteration on, and raises alarms in some."""
+
+    def __init__(self, first: int, *alarms: int) -> None:
+        super().__init__()
+        self.first, self.alarms = first, alarms
+
+    def observe(self, vitals: Vitals) -> Verdict:
+        super().observe(vitals)
+        now = vitals.iteration in self.alarms
+        troubles = (Trouble("signal", ("spread",), 1, self.first),)
+        return Verdict(troubles * (vitals.iteration >= self.first), now, now, troubles * now)
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_an_alarm_goes_back_to_the_weights_before_any_trouble(run_dir: Path):
+    monitor = Watched("roll_back", lr_factor=0.5)
+    monitor.detector = TroubleFrom(3, 4)
+    run = fit(prepare(monitor, iterations=5))
+    assert same(monitor.after[3], monitor.after[1])  # trouble began in iteration 3
+    assert not same(monitor.after[2], monitor.after[1])
+    assert not same(monitor.after[4], monitor.after[3])  # it goes on from there
+    assert run.model.iteration == 5
+    assert run.model.actor_lr_scale == 0.5
+    assert [v["iteration"] for v in monitor.detector.state_dict()["recent"]] == [5]
+
+
+def test_a_run_can_go_back_to_the_same_weights_again(run_dir: Path):
+    monitor = Watched("roll_back", lr_factor=0.5)
+    monitor.detector = TroubleFrom(1, 2, 4)
+    run = fit(prepare(monitor))
+    assert same(monitor.after[3], monitor.after[1])
+    assert not same(monitor.after[2], monitor.after[1])
+    assert run.model.actor_lr_scale == 0.25
 
 
 def test_another_run_with_the_same_callback_starts_afresh(run_dir: Path):

@@ -30,6 +30,8 @@ SPIKE_MEMORY = 5
 FALLS = (2.0, 4.0, 6.0)
 """Standard errors by which success falls when that is weak evidence, strong evidence, and enough
 for an alarm. The best of many iterations is partly luck, so a fall of two errors is common."""
+HELD_OUT_FALLS = (2.0, 3.0, 4.0)
+"""The same of held-out success, which varies less: the same tasks are played every time."""
 RISE = 1.0
 """Standard errors by which success must rise before other numbers are compared with new ones."""
 LEAST_FALL = 0.05
@@ -214,6 +216,11 @@ class Detector:
             )
         )
 
+    def forget_recent(self) -> None:
+        """Leave the last iterations out of what follows, as the run went back to before them."""
+        self._recent, self._since, self._told = [], {}, []
+        self._in_a_row = self._calm = 0
+
     def _judge(self, troubles: tuple[Trouble, ...]) -> Verdict:
         together = len(troubles) > 1 or any(trouble.weight >= ENOUGH for trouble in troubles)
         together = together and sum(trouble.weight for trouble in troubles) >= self.evidence
@@ -250,8 +257,9 @@ class Detector:
             found["stability"] = {text: WEAK}
         top, level = self._progress(self._best), self._progress(now)
         name = "success" if self._succeeded else "return"
-        fallen = _fall(name, top, level) | _fall(
-            "held-out success", _held_out(self._best_held_out), _held_out(now)
+        held_out = _held_out(self._best_held_out), _held_out(now)
+        fallen = _fall(name, top, level, FALLS) | _fall(
+            "held-out success", *held_out, HELD_OUT_FALLS
         )
         if fallen:
             found["progress"] = fallen
@@ -335,12 +343,12 @@ def _lower(now: Estimate, before: Estimate) -> bool:
     return before[0] - now[0] > math.hypot(now[1], before[1])
 
 
-def _fall(name: str, before: Estimate, now: Estimate) -> dict[str, int]:
+def _fall(name: str, before: Estimate, now: Estimate, falls: tuple[float, ...]) -> dict[str, int]:
     """The weight of a fall as evidence, by what it is in words; empty without one."""
     lost, noise = before[0] - now[0], math.hypot(now[1], before[1])
     if not lost > LEAST_FALL:
         return {}
-    weight = sum(lost > errors * noise for errors in FALLS)
+    weight = sum(lost > errors * noise for errors in falls)
     return {f"{name} {before[0]:.3g} → {now[0]:.3g}": weight} if weight else {}
 
 

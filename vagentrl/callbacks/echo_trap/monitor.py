@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning import LightningModule, Trainer
+from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl import ranks
 from vagentrl.callbacks.echo_trap.detector import KINDS, Detector, Estimate, Trouble, Vitals
 from vagentrl.callbacks.echo_trap.groups import group_report, mean_by_groups
 from vagentrl.callbacks.echo_trap.information import cross_score, first_turns, mutual_information
 from vagentrl.callbacks.echo_trap.replies import reply_report, sample_replies, thought_report
+from vagentrl.callbacks.echo_trap.snapshot import Snapshot
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.callback import AgentCallback
@@ -34,6 +36,7 @@ _LOGGED_ELSEWHERE = {
     "approximate_kl": "train/approximate_kl",
 }
 """Numbers that every run logs and the detector reads, by the detector's name."""
+_LOWERING = ("lower_lr", "roll_back")
 _UNKNOWN: Estimate = (math.nan, math.nan)
 _NORMS = ("optim/actor_grad_norm", "optim/grad_norm")
 """Where the gradient norm is logged; with DeepSpeed it is that of actor and critic together."""
@@ -50,8 +53,11 @@ class EchoTrapMonitor(AgentCallback):
 
     Args:
         action: What to do about an alarm besides warning: nothing more (``warn``), ``stop`` the
-            run, or ``lower_lr`` of the actor for the rest of the run.
-        lr_factor: What each alarm multiplies the actor's learning rate by, with ``lower_lr``.
+            run, ``lower_lr`` of the actor for the rest of the run, or ``roll_back`` to the weights
+            of the last iteration without any sign of trouble and lower the rate. Rolling back
+            keeps a copy of the trained weights and of the optimizer's state in main memory.
+        lr_factor: What each alarm multiplies the actor's learning rate by, with ``lower_lr`` and
+            ``roll_back``.
         patience: Iterations in a row in which the troubles must show before there is an alarm.
         evidence: How much evidence makes an alarm. Weak signs count 1 and strong ones 2; there must
             always be signs of two kinds of trouble. 2 warns earlier and more often in vain.
@@ -65,7 +71,7 @@ class EchoTrapMonitor(AgentCallback):
 
     def __init__(
         self,
-        action: Literal["warn", "stop", "lower_lr"] = "warn",
+        action: Literal["warn", "stop", "lower_lr", "roll_back"] = "warn",
         lr_factor: float = 0.3,
         patience: int = 2,
         evidence: int = 3,
@@ -74,7 +80,7 @@ class EchoTrapMonitor(AgentCallback):
         cross_score_every: int = 0,
         cross_score_prompts: int = 8,
     ) -> None:
-        check_choice("EchoTrapMonitor.action", action, ("warn", "stop", "lower_lr"))
+        check_choice("EchoTrapMonitor.action", action, ("warn", "stop", "lower_lr", "roll_back"))
         if not 0 < lr_factor < 1:
             raise ConfigError(
                 f"EchoTrapMonitor.lr_factor is {lr_factor}; give a share above 0 and below 1"
@@ -95,6 +101,7 @@ class EchoTrapMonitor(AgentCallback):
         self._forget()
         self._measured: dict[str, float] | None = None  # of this iteration; None: do not judge it
         self._held_out = _UNKNOWN  # since the last judgement
+        self._healthy: Snapshot | None = None
         self._updated = False  # whether the actor took a step in this iteration
 
     def _forget(self) -> None:
@@ -107,6 +114,13 @@ class EchoTrapMonitor(AgentCallback):
         if agent.iteration < self._seen:  # another run, with the callback of an earlier one
             self._forget()
         agent.actor_lr_scale = self._lr_scale  # a resumed run's may be lower
+        if self.action == "roll_back":
+            if isinstance(trainer.strategy, DeepSpeedStrategy):
+                raise ConfigError(
+                    "EchoTrapMonitor.action is roll_back, which cannot put back what DeepSpeed "
+                    "divides among processes; choose lower_lr or stop, or another strategy"
+                )
+            self._healthy = Snapshot(agent)
 
     # -------------------------------------------------------------------------------- measuring
 
@@ -176,6 +190,8 @@ class EchoTrapMonitor(AgentCallback):
             self._warn(agent.iteration, verdict.news)
         if verdict.begins:
             self._act(trainer, agent)
+        elif self.action == "roll_back" and not verdict.troubles:
+            self._healthy = Snapshot(agent)
 
     def _warn(self, iteration: int, news: Sequence[Trouble]) -> None:
         found = "; ".join(
@@ -196,7 +212,15 @@ class EchoTrapMonitor(AgentCallback):
         if self.action == "stop":
             log.warning("EchoTrapMonitor stops the run after iteration %d", agent.iteration)
             trainer.should_stop = True
-        elif self.action == "lower_lr":
+        if self.action == "roll_back":
+            assert self._healthy is not None
+            self._healthy.restore(agent)
+            self.detector.forget_recent()
+            log.warning(
+                "EchoTrapMonitor goes back to the weights after iteration %d",
+                self._healthy.iteration,
+            )
+        if self.action in _LOWERING:
             self._lr_scale *= self.lr_factor
             agent.actor_lr_scale = self._lr_scale
             log.warning(
@@ -242,7 +266,7 @@ class EchoTrapMonitor(AgentCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seen = state_dict["seen"]
-        if self.action == "lower_lr":  # without this action the configuration sets the rate
+        if self.action in _LOWERING:  # with other actions the configuration sets the rate
             self._lr_scale = state_dict["lr_scale"]
         self.detector.load_state_dict(state_dict["detector"])
 
