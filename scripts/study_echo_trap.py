@@ -64,8 +64,8 @@ WORLDS = {
     ),
     "search_qa": World(
         "configs/search_qa.yaml",
-        {"healthy": 20, "hot": 30, "template": 30},
-        hot_lr=5e-3,
+        {"healthy": 20, "hot": 40, "template": 40},
+        hot_lr=3e-3,
         template_lr=5e-5,
         text="search",
         bonus=0.25,

@@ -194,6 +194,18 @@ def test_what_cannot_be_done_here_changes_nothing(action: str):
     assert "the actions are search[words], click[button]." in result.observation.text
 
 
+def test_what_cannot_be_done_is_told_until_the_next_turn():
+    env = start()
+    page = env.reset(0).text
+    told = say(env, "click[buy now]").observation.text
+    assert told == f"{page}\nNothing happened: that is not possible here."
+    assert env.reset(0).text == page
+    say(env, "click[no]")
+    assert "not possible" not in say(env, "search[shoes]").observation.text
+    malformed = env.step(Reply("", problem="no answer"))
+    assert "not possible" not in malformed.observation.text
+
+
 def test_searching_is_only_possible_on_the_search_page():
     env = start()
     say(env, "search[hat]")

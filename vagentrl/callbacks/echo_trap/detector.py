@@ -34,8 +34,9 @@ HELD_OUT_FALLS = (2.0, 3.0, 4.0)
 """The same of held-out success, which varies less: the same tasks are played every time."""
 RISE = 1.0
 """Standard errors by which success must rise before other numbers are compared with new ones."""
-LEAST_FALL = 0.05
-"""Progress that must be lost at least, however certain the loss is."""
+LEAST_FALLS = (0.05, 0.1, 0.1)
+"""Progress that must be lost at least, however certain the loss is: near the ceiling errors are
+small, and runs recover from dips."""
 SHARE_ERRORS = 3.0
 """Standard errors by which a share of groups must rise beyond what its sign says at least."""
 BONUS_ERRORS = 3.0
@@ -346,9 +347,8 @@ def _lower(now: Estimate, before: Estimate) -> bool:
 def _fall(name: str, before: Estimate, now: Estimate, falls: tuple[float, ...]) -> dict[str, int]:
     """The weight of a fall as evidence, by what it is in words; empty without one."""
     lost, noise = before[0] - now[0], math.hypot(now[1], before[1])
-    if not lost > LEAST_FALL:
-        return {}
-    weight = sum(lost > errors * noise for errors in falls)
+    limits = [max(n * noise, least) for n, least in zip(falls, LEAST_FALLS, strict=True)]
+    weight = sum(lost > limit for limit in limits)
     return {f"{name} {before[0]:.3g} → {now[0]:.3g}": weight} if weight else {}
 
 
