@@ -195,7 +195,8 @@ def _moves(scene: Scene) -> Iterator[tuple[str, Position]]:
 
 
 def _pushes(scene: Scene) -> Iterator[Skill]:
-    """Pushes along one axis after the other; a cube stops a little after the finger does."""
+    """Pushes along one axis or the other with nothing in the way; a cube stops a little after the
+    finger does."""
     thing = scene.thing(scene.goal[0])
     here, there = thing.position, scene.target(thing).position
     for axis in (0, 1):
@@ -206,7 +207,16 @@ def _pushes(scene: Scene) -> Iterator[Skill]:
         start, end = list(here), list(here)
         start[axis] -= sign * (HALF + 25)
         end[axis] = there[axis] - sign * (HALF + 12)
-        yield Skill("push", (start[0], start[1], HALF), (end[0], end[1], HALF))
+        lane = sorted((start[axis], there[axis] + sign * HALF))
+        others = [t.position for t in scene.lying() if t != thing]
+        if not any(_in_lane(other, axis, here[1 - axis], lane) for other in others):
+            yield Skill("push", (start[0], start[1], HALF), (end[0], end[1], HALF))
+
+
+def _in_lane(position: Position, axis: int, middle: float, lane: list[float]) -> bool:
+    """Whether a thing is in the way of a cube that is pushed along an axis."""
+    within = lane[0] - SIZE < position[axis] < lane[1] + SIZE
+    return within and abs(position[1 - axis] - middle) < SIZE + 15
 
 
 def _expected(scene: Scene, skill: Skill) -> Scene:
