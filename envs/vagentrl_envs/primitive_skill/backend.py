@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from vagentrl_envs.primitive_skill.scene import Scene
+from vagentrl_envs.primitive_skill.scene import COLORS, Scene, Task
 from vagentrl_envs.primitive_skill.skills import Skill
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ class Backend(ABC):
     Both are functions of the scene alone: a simulator remembers nothing from one call to the next.
     So episodes repeat exactly, and a copy of an environment may look ahead with the same simulator.
     """
+
+    colors: tuple[str, ...] = tuple(COLORS)
+    """Colours of the cubes that there are."""
+    tasks: tuple[Task, ...] = get_args(Task)
+    """Tasks whose things there are."""
 
     @abstractmethod
     def perform(self, scene: Scene, skill: Skill, slips: bool) -> Scene:

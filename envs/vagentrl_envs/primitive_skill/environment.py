@@ -15,7 +15,6 @@ from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, State, StepRes
 from vagentrl_envs.primitive_skill.backend import Backend
 from vagentrl_envs.primitive_skill.scene import (
     CELL,
-    COLORS,
     HALF,
     SIZE,
     Scene,
@@ -90,6 +89,12 @@ class PrimitiveSkill(ActionEnvironment):
         self.observation = observation
         self.size = size
         self.backend = _pybullet() if backend is None else backend
+        if task not in self.backend.tasks or cubes > len(self.backend.colors):
+            name = type(self.backend).__name__
+            raise ConfigError(
+                f"{name} has no {task} with {cubes} cubes; it has {', '.join(self.backend.tasks)}, "
+                f"with at most {len(self.backend.colors)}"
+            )
         self._scene: Scene
         self._luck: np.random.Generator
         self._done = 0.0
@@ -135,7 +140,7 @@ class PrimitiveSkill(ActionEnvironment):
         """The scene of a seed, whose split it belongs to."""
         rng, split = np.random.default_rng(seed), split_of(seed)
         for _ in range(DRAWS):
-            scene = draw_scene(self.task, self.cubes, self.grid, rng)
+            scene = draw_scene(self.task, self.backend.colors, self.cubes, self.grid, rng)
             if scene is not None and split_of_state(repr(scene)) == split and plan(scene):
                 return scene
         raise EnvError(
@@ -249,10 +254,8 @@ class PrimitiveSkill(ActionEnvironment):
     def _check_settings(self, task: Task, cubes: int, grid: int, slip: float, size: int) -> None:
         if task not in get_args(Task):
             raise ConfigError(f"task is {task!r}; give one of {', '.join(get_args(Task))}")
-        if not FEWEST[task] <= cubes <= len(COLORS):
-            raise ConfigError(
-                f"cubes is {cubes}, but {task} needs {FEWEST[task]} to {len(COLORS)} of them"
-            )
+        if cubes < FEWEST[task]:
+            raise ConfigError(f"cubes is {cubes}, but {task} needs at least {FEWEST[task]}")
         if not 1 <= grid <= 50:
             raise ConfigError(f"grid is {grid}; give 1 to 50 millimetres")
         if not 0 <= slip < 1:

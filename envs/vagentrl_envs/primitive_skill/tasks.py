@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 
 from vagentrl_envs.primitive_skill.scene import (
-    COLORS,
     FRONT,
     FULLY,
     HALF,
@@ -35,16 +34,19 @@ _TRIES = 400
 # ------------------------------------------------------------------------------------- the start
 
 
-def draw_scene(task: Task, cubes: int, grid: int, rng: np.random.Generator) -> Scene | None:
+def draw_scene(
+    task: Task, names: tuple[str, ...], cubes: int, grid: int, rng: np.random.Generator
+) -> Scene | None:
     """A scene of a task; None where the draw leaves no room or is solved in part already.
 
     Args:
         task: The task.
+        names: The colours that cubes may have.
         cubes: Cubes on the table.
         grid: Positions are multiples of so many millimetres.
         rng: The only source of randomness.
     """
-    colors = [str(color) for color in rng.permutation(list(COLORS))[:cubes]]
+    colors = [str(color) for color in rng.permutation(list(names))[:cubes]]
     marked = {"place": colors, "push": colors[:1]}.get(task, [])
     apples = ["red"] if task == "drawer" else []
     places = _places(len(colors) + len(marked) + len(apples), task, grid, rng)
