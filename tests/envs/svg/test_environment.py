@@ -234,7 +234,7 @@ def test_outlines_and_gradients_have_the_color_that_most_of_them_has():
 
 
 def test_settings_that_cannot_work_are_refused():
-    for settings in (
+    refused: tuple[dict[str, Any], ...] = (
         {"level": 5},
         {"grid": 3},
         {"size": 4},
@@ -244,7 +244,8 @@ def test_settings_that_cannot_work_are_refused():
         {"limits": Limits(elements=0)},
         {"format": FreeThink()},
         {"files": "/nowhere"},
-    ):
+    )
+    for settings in refused:
         with pytest.raises(ConfigError):
             SVGReconstruction(**settings)
     assert SVGReconstruction(format=NoThink(action_separator=None)).turn_limit == 4
