@@ -131,8 +131,8 @@ class NearState(Judge):
     def _clause(self, said: str, true: str) -> float:
         if _NUMBER.sub("#", said) != _NUMBER.sub("#", true):
             return 0.0
-        numbers = ([float(n) for n in _NUMBER.findall(text)] for text in (said, true))
-        return self._near(*numbers, self.tolerance)
+        a, b = ([float(n) for n in _NUMBER.findall(text)] for text in (said, true))
+        return self._near(a, b, self.tolerance)
 
 
 def _numbers(value: Any) -> list[float] | None:

@@ -129,7 +129,10 @@ def test_a_broken_truth_is_an_error_of_the_judge():
 
 
 def test_settings_and_identity():
-    for settings in ({"tolerance": 0}, {"tolerance": float("nan")}, {"tolerances": {"x": -1}}):
+    refused: tuple[dict[str, Any], ...] = (
+        {"tolerance": 0}, {"tolerance": float("nan")}, {"tolerances": {"x": -1}}
+    )  # fmt: skip
+    for settings in refused:
         with pytest.raises(ConfigError):
             NearState(**settings)
     assert NearState(5).identity() != NearState(6).identity()

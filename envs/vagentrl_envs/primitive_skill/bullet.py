@@ -89,9 +89,11 @@ class PyBullet(Backend):
 
     @property
     def client(self) -> int:
-        if self._client is None:
-            self._client = pybullet.connect(pybullet.DIRECT)
-        return self._client
+        """The number of the physics client, which is connected here if it is not yet."""
+        client: int | None = self._client
+        if client is None:
+            client = self._client = int(pybullet.connect(pybullet.DIRECT))
+        return client
 
     def close(self) -> None:
         if self._client is not None:
@@ -183,7 +185,7 @@ class PyBullet(Backend):
     def _thing(self, thing: Thing, mass: float = 0.05) -> int:
         color = (*COLORS[thing.color], 1)
         if not thing.is_apple:
-            body = self._box((HALF,) * 3, thing.position, color, mass, thing.turn)
+            body = self._box((HALF, HALF, HALF), thing.position, color, mass, thing.turn)
         else:
             shape = {"radius": HALF * METRES}
             body = self._call(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import hypot
-from typing import Literal
+from typing import Literal, get_args
 
 from vagentrl_envs.primitive_skill.scene import (
     DEPTH,
@@ -28,7 +28,8 @@ from vagentrl_envs.primitive_skill.scene import (
 )
 
 Verb = Literal["pick", "place", "push"]
-NUMBERS: dict[Verb, int] = {"pick": 3, "place": 3, "push": 6}
+_VERBS: tuple[Verb, ...] = get_args(Verb)
+_NUMBERS: dict[Verb, int] = {"pick": 3, "place": 3, "push": 6}
 SIGNATURES = ("pick(x, y, z)", "place(x, y, z)", "push(x1, y1, z1, x2, y2, z2)")
 
 PICKED, PLACED, PUSHED, OPENED = "picked", "placed", "pushed", "drawer moved"
@@ -40,8 +41,8 @@ RESULTS = (
     UNMOVED,
 )  # fmt: skip
 
-_WRITTEN = re.compile(r"\s*(pick|place|push)\s*\(([-+\d,\s]{1,80})\)\s*", re.IGNORECASE)
-_NUMBER = re.compile(r"\s*([-+]?\d{1,4})\s*")
+_WRITTEN = re.compile(r"\s*(pick|place|push)\s*\(([-+\d,\s]{1,80})\)\s*", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"\s*([-+]?\d{1,4})\s*", re.ASCII)
 
 SHOULDER: Position = (-615.0, 0.0, 333.0)
 _WRIST, _OFFSET = 210.0, 88.0
@@ -73,9 +74,9 @@ def read_skill(text: str) -> Skill | None:
     """The skill that is written, such as ``pick(10, -20, 20)``; None if there is none."""
     if len(text) > 200 or (found := _WRITTEN.fullmatch(text)) is None:
         return None
-    verb = next(verb for verb in NUMBERS if verb == found[1].lower())
+    verb: Verb = next(verb for verb in _VERBS if verb == found[1].lower())
     numbers = [_NUMBER.fullmatch(part) for part in found[2].split(",")]
-    if len(numbers) != NUMBERS[verb] or None in numbers:
+    if len(numbers) != _NUMBERS[verb] or None in numbers:
         return None
     values = [float(number[1]) for number in numbers if number] + [0.0] * 3
     return Skill(verb, (values[0], values[1], values[2]), (values[3], values[4], values[5]))

@@ -61,8 +61,8 @@ def draw_scene(
     if task == "align":
         line = grid * int(rng.integers(-100 // grid, 50 // grid + 1))
         targets = [Target("line", "yellow", float(line), None)]
-    names = [thing.name for thing in things]
-    goal = {"pick": names[:1], "push": names[:1], "open": [], "drawer": ["apple"]}.get(task, names)
+    every = [thing.name for thing in things]
+    goal = {"pick": every[:1], "push": every[:1], "open": [], "drawer": ["apple"]}.get(task, every)
     drawer = 0.0 if task in ("open", "drawer") else None
     scene = Scene(task, tuple(goal), tuple(things), tuple(targets), drawer=drawer)
     return None if any(subgoals(scene)) else scene
