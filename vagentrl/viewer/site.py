@@ -17,6 +17,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from vagentrl.errors import ConfigError
 from vagentrl.viewer.reading import IMAGES, StoredRun, TrajectoryFile, UnreadableFile
 
 PAGE = "index.html"
@@ -27,7 +28,7 @@ DIGITS = 5
 """Significant digits of the numbers of single tokens."""
 
 _FACTS = ("iteration", "group", "member", "return", "success", "learned", "error", "length")
-_NAMED = ("environment", "split", "stop")
+_NAMED = ("environment", "split", "stop", "policy")
 _PER_TOKEN = {
     "logprobs": "logprob",
     "actor_logprobs": "actor",
@@ -62,8 +63,12 @@ class Site:
                 continue
             names = [f"{file.path.stem}-{part}" for part in range(file.groups)]
             self._parts |= {name: (file, part) for part, name in enumerate(names)}
-            facts += [row | {"chunk": names[row["part"]]} for row in rows]
+            for number, row in enumerate(rows):
+                known_as = row["episode"] or f"{file.path.stem}/{number}"
+                facts.append(row | {"chunk": names[row["part"]], "episode": known_as})
+        facts = _latest(facts)
         self.trajectories = len(facts)
+        self._where = {fact["episode"]: (fact["chunk"], fact["place"]) for fact in facts}
         self._index = _columns(facts, list(self._parts))
 
     @property
@@ -73,11 +78,32 @@ class Site:
 
     def images(self) -> Iterable[str]:
         """Names of all images that the trajectories show and that are there."""
-        return sorted(path.name for path in (self.run.folder / IMAGES).glob("*.png"))
+        folders = self.run.image_folders
+        return sorted({path.name for folder in folders for path in folder.glob("*.png")})
 
     def image(self, name: str) -> bytes:
         """A PNG file; `name` is one of `images`."""
-        return (self.run.folder / IMAGES / name).read_bytes()
+        first, *others = self.run.image_folders
+        found = next((f for f in others if not (first / name).exists()), first)
+        return (found / name).read_bytes()
+
+    def row(self, episode: str) -> dict[str, Any]:
+        """A whole stored trajectory.
+
+        Args:
+            episode: What the index calls it.
+
+        Raises:
+            ConfigError: When it is not there, or its file is damaged.
+        """
+        if episode not in self._where:
+            raise ConfigError(f"there is no trajectory {episode!r}; open the page again")
+        chunk, place = self._where[episode]
+        file, part = self._parts[chunk]
+        try:
+            return file.rows(part)[place]
+        except (UnreadableFile, IndexError) as error:
+            raise ConfigError(f"{file.path.name} cannot be read: {error}") from error
 
     def data(self, name: str) -> str:
         """One of `names` as JSON in ASCII, without any ``<``.
@@ -171,8 +197,11 @@ def _columns(facts: list[dict[str, Any]], chunks: list[str]) -> dict[str, Any]:
     columns["seed"] = [str(fact["seed"]) for fact in facts]  # JavaScript would round it
     columns["chunk"] = [numbers[fact["chunk"]] for fact in facts]
     columns["earlier"] = [fact["earlier_turns"] for fact in facts]
-    places: dict[int, int] = {}
-    columns["place"] = [_next(places, chunk) for chunk in columns["chunk"]]
+    columns |= {name: [fact[name] for fact in facts] for name in ("place", "episode")}
+    rows = {fact["episode"]: number for number, fact in enumerate(facts)}
+    # a branch names its origin by its row: -1 where that is gone, null where there is none
+    columns["origin"] = [fact["origin"] and rows.get(fact["origin"], -1) for fact in facts]
+    columns["originTurn"] = [fact["origin_turn"] for fact in facts]
     named = {}
     for name in _NAMED:
         named[name] = list(dict.fromkeys(fact[name] for fact in facts))
@@ -181,9 +210,10 @@ def _columns(facts: list[dict[str, Any]], chunks: list[str]) -> dict[str, Any]:
     return {"chunks": chunks, "names": named, "columns": columns}
 
 
-def _next(places: dict[int, int], chunk: int) -> int:
-    places[chunk] = places.get(chunk, -1) + 1
-    return places[chunk]
+def _latest(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The facts without those of episodes that were added again later."""
+    last = {fact["episode"]: number for number, fact in enumerate(facts)}
+    return [fact for number, fact in enumerate(facts) if last[fact["episode"]] == number]
 
 
 def _chunk(rows: list[dict[str, Any]]) -> dict[str, Any]:

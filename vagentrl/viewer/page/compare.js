@@ -12,7 +12,7 @@ function alike(...names) {
   return rows;
 }
 
-const members = once(() => alike("iteration", "split", "environment", "group"));
+const members = once(() => alike("iteration", "split", "environment", "group", "policy"));
 const sameSeed = once(() => {
   const { iteration } = state.index.columns;
   return alike("environment", "seed").sort((a, b) => iteration[a] - iteration[b] || a - b);
@@ -86,7 +86,9 @@ const drawSeed = (view) => {
   const rows = sameSeed(), { columns } = state.index;
   const repeated = new Set(rows.map((row) => columns.iteration[row])).size < rows.length;
   const member = (row) => (repeated ? `, member ${columns.member[row]}` : "");
-  const heading = (row) => `iteration ${columns.iteration[row]}, ${cell("split", row)}${member(row)}`;
+  const player = (row) => (cell("policy", row) ? `${cell("policy", row)}, ` : "");
+  const heading = (row) =>
+    `${player(row)}iteration ${columns.iteration[row]}, ${cell("split", row)}${member(row)}`;
   return drawSide(view, rows, heading, curve(rows));
 };
 

@@ -155,6 +155,7 @@ async function start() {
   document.getElementById("list").addEventListener("scroll", drawRows);
   addEventListener("resize", drawRows);
   buildFilters();
+  listenToFilters();
   drawColumns();
   wanted();
   const row = state.row, turn = state.turn;

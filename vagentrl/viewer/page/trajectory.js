@@ -13,6 +13,7 @@ function drawFacts() {
     badge(`group ${columns.group[row]}, member ${columns.member[row]}`),
     badge(`seed ${columns.seed[row]}`),
   ];
+  if (cell("policy", row)) parts.splice(1, 0, badge(`by ${cell("policy", row)}`));
   if (columns.earlier[row]) parts.push(badge(`after ${columns.earlier[row]} earlier turns`));
   if (cell("split", row) === "train" && !columns.learned[row]) parts.push(badge("not learned from"));
   if (columns.error[row]) parts.push(make("div", "error", columns.error[row]));
