@@ -13,6 +13,7 @@ from io import BytesIO
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from vagentrl.environment import Split
 from vagentrl.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ FORMAT_KEY = b"vagentrl.trajectories"
 
 StoredSplit = Literal["train", "val", "test"]
 """Training episodes, and those of ``val`` (validations) and ``test``."""
+
+SPLITS: Mapping[Split, StoredSplit] = {"train": "train", "validation": "val", "test": "test"}
+"""What the splits of seeds are called in a row."""
 
 _PNG_MODES = ("1", "L", "LA", "RGB", "RGBA")
 

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from html import escape
 from importlib.resources import files
@@ -23,7 +24,16 @@ from vagentrl.viewer.reading import IMAGES, StoredRun, TrajectoryFile, Unreadabl
 PAGE = "index.html"
 INDEX = "index"
 """Name of the data that the page loads first: the facts of all trajectories, without turns."""
-SCRIPTS = ("text.js", "data.js", "list.js", "tokens.js", "trajectory.js", "compare.js", "main.js")
+SCRIPTS = (
+    "text.js",
+    "data.js",
+    "list.js",
+    "tokens.js",
+    "trajectory.js",
+    "compare.js",
+    "game.js",
+    "main.js",
+)
 DIGITS = 5
 """Significant digits of the numbers of single tokens."""
 
@@ -39,19 +49,35 @@ _PER_TOKEN = {
 }
 
 
+@dataclass(frozen=True)
+class Live:
+    """What a served page can play.
+
+    Attributes:
+        problem: Why nothing can be played; None if it can.
+        policies: Names of the checkpoints that may be asked.
+    """
+
+    problem: str | None = None
+    policies: tuple[str, ...] = ()
+
+
 class Site:
     """All that the page shows of a run.
 
     Args:
         run: What the run's folder holds.
+        live: What the page can play, where it is served; None for a page that is opened from a
+            disk.
 
     Attributes:
         problems: A sentence about each file that is not shown, or not completely.
         trajectories: The number of trajectories.
     """
 
-    def __init__(self, run: StoredRun) -> None:
+    def __init__(self, run: StoredRun, live: Live | None = None) -> None:
         self.run = run
+        self.live = live
         self.problems = list(run.problems)
         self._parts: dict[str, tuple[TrajectoryFile, int]] = {}
         facts: list[dict[str, Any]] = []
@@ -111,17 +137,18 @@ class Site:
         Where a file turns out to be damaged, the JSON has the key ``problem`` alone.
         """
         if name == INDEX:
-            index = {"run": self.run.name, "problems": self.problems, **self._index}
-            return _json(index)
+            live = None if self.live is None else asdict(self.live)
+            index = {"run": self.run.name, "problems": self.problems, "live": live, **self._index}
+            return to_json(index)
         file, part = self._parts[name]
         try:
-            return _json(_chunk(file.rows(part)))
+            return to_json(_chunk(file.rows(part)))
         except UnreadableFile as error:
-            return _json({"problem": f"{file.path.name} {error}"})
+            return to_json({"problem": f"{file.path.name} {error}"})
 
     def script(self, name: str) -> bytes:
         """One of `names` as a script for the page."""
-        return f"receiveData({_json(name)}, {self.data(name)});\n".encode("ascii")
+        return f"receiveData({to_json(name)}, {self.data(name)});\n".encode("ascii")
 
     def page(self, inline: Mapping[str, str] | None = None) -> bytes:
         """The page.
@@ -136,7 +163,7 @@ class Site:
             for name, value in (inline or {}).items()
         )
         parts = {
-            "POLICY": escape(content_policy(style, script)),
+            "POLICY": escape(content_policy(style, script, served=self.live is not None)),
             "TITLE": escape(f"{self.run.name} · trajectories"),
             "STYLE": style,
             "DATA": blocks,
@@ -147,14 +174,18 @@ class Site:
         return page.encode()
 
 
-def content_policy(style: str, script: str) -> str:
-    """A Content-Security-Policy that allows this style, this script, data files and images."""
+def content_policy(style: str, script: str, *, served: bool) -> str:
+    """A Content-Security-Policy that allows this style, this script, data files and images.
+
+    A page that is served may also ask its own server.
+    """
     return "; ".join(
         [
             "default-src 'none'",
             f"script-src 'self' file: '{_digest(script)}'",
             f"style-src '{_digest(style)}'",
             "img-src 'self' file: data:",
+            *(["connect-src 'self'"] if served else []),
             "base-uri 'none'",
             "form-action 'none'",
         ]
@@ -170,7 +201,7 @@ def _asset(name: str) -> str:
     return (files("vagentrl.viewer") / "page" / name).read_text(encoding="utf-8")
 
 
-def _json(value: Any) -> str:
+def to_json(value: Any) -> str:
     """JSON that is safe in a script and in a page: ASCII, and no tag can begin in it."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
