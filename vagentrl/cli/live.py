@@ -35,6 +35,7 @@ def serve(
     policy: str | None = None,
     workers: Literal["thread", "process"] = "process",
     timeout_s: float = 60.0,
+    beside: bool = True,
 ) -> None:
     """Serve the page until Ctrl-C.
 
@@ -46,9 +47,10 @@ def serve(
         policy: A checkpoint to ask, beside those that the folder names.
         workers: How environments run in which people play.
         timeout_s: Seconds that an environment may take for an answer.
+        beside: Whether something else writes the folder's trajectories, as a run does.
     """
     stored = read_run(run)
-    games, live = _games(stored.folder, host, recipe, policy, workers, timeout_s)
+    games, live = _games(stored.folder, host, recipe, policy, workers, timeout_s, beside)
     site = Site(stored, live)
     for problem in site.problems:
         print(f"vagentrl: {problem}", file=sys.stderr)
@@ -70,6 +72,7 @@ def _games(
     policy: str | None,
     workers: Literal["thread", "process"],
     timeout_s: float,
+    beside: bool = True,
 ) -> tuple[LiveGames | None, Live]:
     """What plays, or why nothing can be played."""
     if host != HOST:
@@ -85,7 +88,7 @@ def _games(
         return None, Live(f"{file} does not say what was played: {str(error).splitlines()[0]}")
     policies = _policies(folder, config, policy)
     games = LiveGames(
-        GameStore(folder),
+        GameStore(folder, beside=beside),
         partial(_environments, config),
         policies,
         workers=workers,

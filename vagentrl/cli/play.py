@@ -64,7 +64,8 @@ def run_play(arguments: Sequence[str]) -> None:
     page = _shows_images(begin, seed) if parsed.page is None else parsed.page
     _remember(output, specs)
     if page:
-        serve(output, parsed.port, workers=parsed.workers, timeout_s=parsed.timeout_s)
+        settings = {"workers": parsed.workers, "timeout_s": parsed.timeout_s}
+        serve(output, parsed.port, **settings, beside=False)
     else:
         _play_in_terminal(begin, seed, output)
 

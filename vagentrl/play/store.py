@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from vagentrl.environment import split_of
 from vagentrl.types import Trajectory
@@ -26,17 +27,18 @@ class GameStore:
     A game that is added again, with more turns, replaces what was stored of it.
 
     Args:
-        folder: The folder: that of a run, of an evaluation, or of games.
-        max_bytes: Most bytes for games and for branches, beyond which nothing more is added.
+        folder: The folder: that of games, or of a run or an evaluation.
+        beside: Write beside the trajectories of the folder, which something else writes.
+        max_bytes: Most bytes, beyond which nothing more is added.
 
     Raises:
         ConfigError: When pyarrow is not installed.
     """
 
-    def __init__(self, folder: Path, max_bytes: float = 1e9) -> None:
-        self.folder = folder
-        self._games = EpisodeFolder(folder / FOLDER, "episodes", max_bytes)
-        self._branches = EpisodeFolder(folder / BRANCHES, "branches", max_bytes)
+    def __init__(self, folder: Path, *, beside: bool = False, max_bytes: float = 1e9) -> None:
+        below: tuple[str, Literal["branches", "episodes"]]
+        below = (BRANCHES, "branches") if beside else (FOLDER, "episodes")
+        self._episodes = EpisodeFolder(folder / below[0], below[1], max_bytes)
 
     def add(
         self,
@@ -49,7 +51,7 @@ class GameStore:
         split: StoredSplit | None = None,
         token_names: Callable[[list[int]], list[str]] = name_by_number,
     ) -> None:
-        """Store a game, or a branch if its provenance names an origin.
+        """Store a game, or a branch.
 
         Args:
             trajectory: What was played.
@@ -71,11 +73,8 @@ class GameStore:
             member=member,
             provenance=provenance,
         )
-        row = writer.rows[0] | {"group": group}
-        folder = self._games if provenance.origin is None else self._branches
-        folder.add(row, writer.images)
+        self._episodes.add(writer.rows[0] | {"group": group}, writer.images)
 
     def close(self) -> None:
         """Join the files of single games."""
-        self._games.close()
-        self._branches.close()
+        self._episodes.close()

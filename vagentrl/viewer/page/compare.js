@@ -7,7 +7,8 @@ const MOST_TURNS = 40;
 function alike(...names) {
   const columns = state.index.columns, rows = [];
   for (let row = 0; row < columns.iteration.length; row += 1) {
-    if (names.every((name) => columns[name][row] === columns[name][state.row])) rows.push(row);
+    const apart = columns.origin[row] !== null && row !== state.row; // branches have a view of their own
+    if (!apart && names.every((name) => columns[name][row] === columns[name][state.row])) rows.push(row);
   }
   return rows;
 }
@@ -21,11 +22,13 @@ const sameSeed = once(() => {
 /** A function that computes once for each selected row. */
 function once(compute) {
   let row = null, value;
-  return () => {
+  const known = () => {
     if (row !== state.row) value = compute();
     row = state.row;
     return value;
   };
+  known.forget = () => (row = null); // the rows may mean others now
+  return known;
 }
 
 /** Draw rows as columns, turn beside turn. */
@@ -71,7 +74,8 @@ function sideTurn(trajectory, place, row) {
     select(row, place);
   });
   const top = make("div", "under", open, " ", make("span", "faint", signed(turn.reward)));
-  const card = make("div", "card", top);
+  const shared = place < (state.index.columns.originTurn[row] ?? 0);
+  const card = make("div", shared ? "card shared" : "card", top);
   if (turn.images.length) card.append(picture(turn.images[0]));
   else card.append(textBlock(turn.observation, "faint", 400));
   if (turn.hint) card.append(textBlock(turn.hint, "hint", 400));

@@ -38,6 +38,7 @@ function buildFilters() {
   document.getElementById("browse").toggleAttribute("data-policies", knowsPolicies());
   const add = (label, ...inputs) => {
     const group = inputs.length > 1 ? make("span", "range", ...inputs) : inputs[0];
+    inputs.forEach((input, place) => (input.dataset.name = `${label} ${place}`));
     form.append(make("label", "", label, group));
   };
   controls = {};
@@ -101,18 +102,38 @@ function conditions() {
 }
 
 function applyFilters() {
+  document.getElementById("list").scrollTop = 0;
+  filterRows();
+  if (!order.place.has(state.row) && order.rows.length) select(order.rows[0]);
+}
+
+/** The filters anew, for another index, as they were set. */
+function rebuildFilters() {
+  const inputs = () => [...document.querySelectorAll("#filters :is(select, input)")];
+  const labels = (input) => input.selectedOptions?.[0]?.textContent ?? input.value;
+  const before = new Map(inputs().map((input) => [input.dataset.name, labels(input)]));
+  buildFilters();
+  for (const input of inputs()) {
+    const label = before.get(input.dataset.name) ?? "";
+    const options = [...(input.options ?? [])];
+    if (!options.length) input.value = label;
+    else input.value = options.find((option) => option.textContent === label)?.value ?? "";
+  }
+  drawColumns();
+  filterRows();
+}
+
+function filterRows() {
   const wanted = conditions(), rows = [];
   for (let row = 0; row < state.index.columns.iteration.length; row += 1) {
     if (wanted.every((holds) => holds(row))) rows.push(row);
   }
   order.rows = rows;
   sortRows();
-  document.getElementById("list").scrollTop = 0;
   drawRows();
   const all = state.index.columns.iteration.length.toLocaleString("en");
   document.getElementById("count").textContent =
     `${rows.length.toLocaleString("en")} of ${all} trajectories`;
-  if (!order.place.has(state.row) && rows.length) select(rows[0]);
 }
 
 function sortRows() {
