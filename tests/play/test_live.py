@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import toy
 from tests.play.runs import make_run, play
+from tests.policy.trained import trained
 from tests.viewer.stored import store
 from vagentrl.cli.live import _games
 from vagentrl.errors import ConfigError, EnvError
@@ -226,7 +228,7 @@ def test_a_full_disk_is_told(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("vagentrl.viewer.episodes.EpisodeFolder.add", full)
     with live(run) as ask:
         told = ask("branch", episode="train-000003/0", turn=1)
-        with pytest.raises(ConfigError, match="cannot be stored: .*No space"):
+        with pytest.raises(ConfigError, match=r"cannot be stored: .*No space"):
             ask("reply", game=told["game"], text="Right", exactly=False)
 
 
@@ -268,3 +270,37 @@ def test_checkpoints_of_the_run_may_be_asked_the_last_first(run: Path):
     games, offer = _games(run, "127.0.0.1", None, "tiny-frozen-lake-text", "thread", 60.0)
     assert games is not None
     assert offer.policies[0] == "tiny-frozen-lake-text" and set(offer.policies[1:]) == {"a", "last"}
+
+
+def test_a_checkpoint_plays_on_several_times(tmp_path: Path):
+    toy_game = {"class_path": "tests.toy.Countdown", "init_args": {"turn_limit": 4}}
+    make_run(tmp_path, toy_game, {3: ["wait", "wait", "wait"]})  # from 4: it cannot be won
+    with live(tmp_path, policy=str(trained("text").checkpoint)) as ask:
+        [policy] = ask.games.policies
+        game = ask("branch", episode="train-000003/0", turn=1)["game"]
+        ask("reply", game=game, text="go", exactly=False)
+        asked = {"game": game, "policy": policy}
+        whole = ask("sample", **asked, samples=3, whole=True)
+        again = ask("sample", **asked, samples=3, whole=True)
+        single = ask("sample", **asked, samples=1, whole=False)
+        assert [len(told["branches"]) for told in (whole, again, single)] == [3, 3, 1]
+        assert whole["errors"] == []
+        for samples in (0, 17):
+            with pytest.raises(ConfigError, match=f"samples is {samples}"):
+                ask("sample", **asked, samples=samples, whole=True)
+    site = Site(read_run(tmp_path))
+    rows = [site.row(name) for told in (whole, again) for name in told["branches"]]
+    said = [tuple(turn["reply"] for turn in row["turns"]) for row in rows]
+    assert {replies[:2] for replies in said} == {(toy.WAIT, toy.GO)}  # what came before
+    assert len(set(said)) > 3  # asked again, it samples anew
+    for row in rows:
+        assert (row["policy"], row["origin"], row["origin_turn"]) == (policy, "train-000003/0", 1)
+        assert row["earlier_turns"] == 0 and row["stop"] in ("terminated", "truncated")
+        assert [bool(turn["reply_ids"]) for turn in row["turns"]] == [False] * 2 + [True] * (
+            len(row["turns"]) - 2
+        )
+        assert {dict(turn["metrics"])["luck"] for turn in row["turns"]} == {
+            11.0
+        }  # the same episode
+    assert site.row(single["branches"][0])["stop"] == "cut"
+    assert len(site.row(single["branches"][0])["turns"]) == 3
