@@ -14,6 +14,7 @@ from vagentrl.errors import EnvError
 from vagentrl.play.game import Factory, Game, GameStart
 from vagentrl.play.terminal import Terminal, next_seed, visible
 from vagentrl.viewer.reading import read_run
+from vagentrl.viewer.server import ViewerServer
 from vagentrl.viewer.site import Site
 
 
@@ -165,3 +166,17 @@ def test_a_folder_with_other_things_is_not_written_to(tmp_path: Path):
     (tmp_path / "config.yaml").write_text("data: {}")
     with pytest.raises(SystemExit, match="holds no games"):
         main(["play", "tests.play.games.Walk", "--output", str(tmp_path)])
+
+
+def test_an_environment_with_pictures_is_played_in_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("pyarrow")
+    served: list[ViewerServer] = []
+    monkeypatch.setattr(ViewerServer, "serve_forever", lambda self: served.append(self))
+    arguments = ["play", "tests.toy.Countdown", "--env.images", "true", "--output"]
+    main([*arguments, str(tmp_path / "page"), "--port", "0", "--workers", "thread"])
+    assert "0 trajectories of" in capsys.readouterr().out
+    assert served[0].site.live is not None and served[0].site.live.problem is None
+    play(monkeypatch, b"go\n", *arguments[1:], str(tmp_path / "terminal"), "--page", "false")
+    assert "[picture 1: 56 x 28 pixels; see --page]1 left" in capsys.readouterr().out

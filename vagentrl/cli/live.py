@@ -98,7 +98,7 @@ def _games(
 
 
 def _environments(config: Mapping[str, Any]) -> dict[str, Callable[[], Environment]]:
-    load_plugins()
+    load_plugins(with_engines=False)
     try:
         return dict(worlds_of(config, TRAIN))
     except SystemExit as error:  # the parser has printed why

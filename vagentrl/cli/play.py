@@ -39,7 +39,7 @@ oracle advises on request. Games are stored for `vagentrl view`.
 
 def run_play(arguments: Sequence[str]) -> None:
     """``vagentrl play``."""
-    load_plugins()
+    load_plugins(with_engines=False)
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--env", *arguments]
     parser = _parser()
