@@ -108,6 +108,8 @@ def test_an_environment_that_hangs_is_given_up(workers: WorkerKind):
         assert game.stop == "failed"
         with pytest.raises(ConfigError, match="over"):
             game.reply("on")
+        with pytest.raises(EnvError, match="is closed"):
+            game.advice()  # at once, not after another time-out
 
 
 def test_an_environment_that_ends_its_process_ends_the_game():

@@ -96,7 +96,7 @@ def test_other_methods_are_refused(run: Path):
 
 
 def post(
-    server: ViewerServer, path: str = "/play/echo", body: bytes = b"{}", **headers: str | None
+    server: ViewerServer, path: str = "/play/echo", body: bytes = b"{}", **headers: Any
 ) -> tuple[int, dict]:
     """Ask as the page does, with other headers where they are given; None leaves one out."""
     own = {

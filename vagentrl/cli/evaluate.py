@@ -150,8 +150,8 @@ def _write_config(
     output: Path, specs: dict[str, Any], settings: Any, config: dict[str, Any]
 ) -> None:
     """Write down what is played, for `vagentrl view`: it can then play on from any turn."""
-    if output.is_dir() and any(output.iterdir()):  # it goes on, or is refused
-        return
+    if output.is_dir() and {entry.name for entry in output.iterdir()} - {CONFIG}:
+        return  # it goes on, or is refused
     named = dict(name.partition("=")[::2] for name in settings.policies if "=" in name)
     named |= {name: name for name in settings.policies if "=" not in name}
     named |= {n: p for n, p in (config.get("policies") or {}).items() if isinstance(p, str)}

@@ -18,7 +18,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.play.live import LiveGames
 from vagentrl.play.store import GameStore
 from vagentrl.viewer.reading import read_run
-from vagentrl.viewer.server import HOST, ViewerServer
+from vagentrl.viewer.server import HOST, LOCAL, ViewerServer
 from vagentrl.viewer.site import Live, Site
 
 CONFIG = "config.yaml"
@@ -75,7 +75,7 @@ def _games(
     beside: bool = True,
 ) -> tuple[LiveGames | None, Live]:
     """What plays, or why nothing can be played."""
-    if host != HOST:
+    if host not in LOCAL:
         return None, Live(f"nothing can be played on {host}, because it runs code: use {HOST}")
     file = Path(recipe) if recipe is not None else folder / CONFIG
     if not file.is_file():

@@ -104,6 +104,7 @@ class Game:
         self.stop: Stop | None = None
         self.error: str | None = None
         self._timeout_s = timeout_s
+        self._closed = False
         self._worker = ThreadWorker(factory) if workers == "thread" else ProcessWorker(factory)
         try:
             told = self._ask(traits)
@@ -112,7 +113,7 @@ class Game:
             begun: Beginning = self._ask(reset, start.seed, start.transition_seed, start.iteration)
             self.action_names: tuple[str, ...] = self._ask(action_names)
         except BaseException:
-            self._worker.close()
+            self.close()
             raise
         self.system_prompt = begun.system_prompt
         self.examples = begun.examples
@@ -182,15 +183,17 @@ class Game:
 
     def close(self) -> None:
         """Close the environment."""
-        self._worker.close()
+        if not self._closed:
+            self._closed = True
+            self._worker.close()
 
     def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if not self._worker.alive:
-            raise EnvError("the environment's process has ended; start another game")
+        if self._closed or not self._worker.alive:
+            raise EnvError("the environment is closed; start another game")
         try:
             return self._worker.submit(function, *arguments).result(self._timeout_s)
         except TimeoutError as error:
-            self._worker.close()
+            self.close()
             self.stop = "failed"
             self.error = (
                 f"environment {self.start.environment!r} did not answer {function.__name__} within "

@@ -14,7 +14,7 @@ from vagentrl.environment import Split, seed_of, split_of
 from vagentrl.errors import ConfigError, RolloutError
 from vagentrl.play.game import Factory, Game, GameStart, WorkerKind
 from vagentrl.play.replay import Disagreement, replay, start_of
-from vagentrl.play.store import PERSON, GameStore
+from vagentrl.play.store import PERSON, GameStore, name_by_number
 from vagentrl.rollout.seeds import mix
 from vagentrl.types import Observation, Trajectory, Turn
 from vagentrl.viewer.records import SPLITS, Provenance, image_name, png
@@ -200,10 +200,9 @@ class LiveGames:
         played: Trajectory,
         by: str,
         episode: str,
-        token_names: Callable[[list[int]], list[str]] | None = None,
+        token_names: Callable[[list[int]], list[str]] = name_by_number,
     ) -> None:
         shared = None if seat.origin is None else seat.shared
-        names = {} if token_names is None else {"token_names": token_names}
         try:
             self._store.add(
                 played,
@@ -212,7 +211,7 @@ class LiveGames:
                 group=seat.row.get("group", 0),
                 member=seat.row.get("member", 0),
                 split=seat.row.get("split"),
-                **names,
+                token_names=token_names,
             )
         except OSError as error:
             raise ConfigError(f"the game goes on, but cannot be stored: {error}") from error

@@ -20,7 +20,7 @@ AGAIN = "again"
 """The query of a page that wants to see what was stored meanwhile."""
 MOST_BYTES = 2**20
 """Length of a request that the page may send."""
-_LOCAL = ("127.0.0.1", "localhost")
+LOCAL = ("127.0.0.1", "localhost")
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -57,7 +57,7 @@ class ViewerServer(ThreadingHTTPServer):
         self._read = read
         self._reading = threading.Lock()
         self._set(read())
-        self.local_only = host in _LOCAL
+        self.local_only = host in LOCAL
         self.play = play if self.local_only else None
         try:
             super().__init__((host, port), _Handler)
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _asked_for_here(self) -> bool:
         """Whether the request names this machine: a page of another site can make a browser ask
         this server under that site's name."""
-        return _host(f"//{self.headers.get('Host', '')}")[0] in _LOCAL
+        return _host(f"//{self.headers.get('Host', '')}")[0] in LOCAL
 
     def _from_own_page(self) -> bool:
         """Whether a script of this server's page sent the request: others can send forms, but
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         origin = self.headers.get("Origin", "")
         return (
             origin.startswith("http://")
-            and _host(origin)[0] in _LOCAL
+            and _host(origin)[0] in LOCAL
             and _host(origin)[1] == server.server_port
             and self.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
             and self.headers.get("Content-Type", "").partition(";")[0] == _TYPES["json"]
