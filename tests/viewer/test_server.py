@@ -160,7 +160,9 @@ def test_the_own_page_may_play(run: Path):
 )
 def test_nobody_else_may_play(headers: dict[str, str | None], run: Path):
     with serving(run, played := Played()) as server:
-        filled = {n: v and v.format(port=server.server_port) for n, v in headers.items()}
+        filled: dict[str, Any] = {
+            n: v and v.format(port=server.server_port) for n, v in headers.items()
+        }
         assert post(server, **filled) == (403, {"error": "only this server's own page may ask"})
     assert played.asked == []
 

@@ -60,12 +60,7 @@ def evaluate(
     check_least("evaluate", 0, store=store or 0)
     players = {name: player_of(policy) for name, policy in policies.items()}
     starts = {name: _starts(name, make, split, episodes, samples) for name, make in envs.items()}
-    settings = {
-        "policies": {name: player.identity() for name, player in players.items()},
-        "seeds": {name: [start.seed for start in each] for name, each in starts.items()},
-        "samples": samples,
-        "split": split,
-    }
+    settings = _identities(players, starts) | {"samples": samples, "split": split}
     ledger, failed = Ledger(Path(output), settings), []
     recording = Recording(Path(output), split, starts, store)
     total = len(players) * sum(map(len, starts.values()))
@@ -90,6 +85,16 @@ def evaluate(
                         player.play(name, environment, make, missing, on_end)
                 player.close()
     return [*ledger.episodes.values(), *failed]
+
+
+def _identities(
+    players: Mapping[str, Player], starts: Mapping[str, Sequence[Start]]
+) -> dict[str, object]:
+    """What is played, by whom, as far as it decides the episodes."""
+    return {
+        "policies": {name: player.identity() for name, player in players.items()},
+        "seeds": {name: [start.seed for start in each] for name, each in starts.items()},
+    }
 
 
 def _starts(name: str, factory: Factory, split: Split, episodes: int, samples: int) -> list[Start]:
