@@ -213,7 +213,8 @@ class Turn:
     Attributes:
         observation: What the agent saw.
         prompt: The tokens that this turn put before the reply.
-        reply_ids: The sampled tokens, including the end of turn; they are never re-tokenised.
+        reply_ids: The sampled tokens, including the end of turn; they are never re-tokenised. Empty
+            where nobody knows tokens, as in the reply of a person.
         reply_logprobs: Log-probs of ``reply_ids`` when they were sampled. They include the
             temperature, but not top-p or top-k.
         reply: The decoded and parsed ``reply_ids``.
@@ -225,8 +226,8 @@ class Turn:
         reasons: The judge's reason for each of these scores, or why there is none; untrusted text.
         bonus: Reward added by callbacks. The policy learns from it like from the reward, but it is
             not part of the task's return.
-        policy_version: Version of the weights that sampled the reply; -1 if it was not sampled, as
-            in a demonstration.
+        policy_version: Version of the weights that sampled the reply; -1 if the weights are not
+            here, as in a demonstration.
         continued_value: Mean discounted return of the continuations that were played from the state
             before the reply; None where none were.
     """
@@ -247,11 +248,41 @@ class Turn:
     continued_value: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.reply_ids or len(self.reply_ids) != len(self.reply_logprobs):
+        none_known = not self.reply_ids and self.policy_version >= 0
+        if none_known or len(self.reply_ids) != len(self.reply_logprobs):
             raise ShapeError(
                 f"a reply has {len(self.reply_ids)} tokens and {len(self.reply_logprobs)} "
                 "log-probs; an engine must return at least one token, and a log-prob for each"
             )
+
+
+def untokenized_turn(
+    observation: Observation,
+    reply: Reply,
+    result: StepResult,
+    claims: tuple[Claim, ...] = (),
+    finish: Finish = "stop",
+) -> Turn:
+    """The turn of someone whose tokens nobody knows: a person, or a model behind an endpoint.
+
+    Args:
+        observation: What was seen.
+        reply: The parsed reply to it.
+        result: The environment's answer.
+        claims: The claims of the reply, with the true states.
+        finish: ``length`` if a limit cut the reply off.
+    """
+    return Turn(
+        observation=observation,
+        prompt=Prompt(()),
+        reply_ids=(),
+        reply_logprobs=(),
+        reply=reply,
+        reward=result.reward,
+        finish=finish,
+        metrics=result.metrics,
+        claims=claims,
+    )
 
 
 @dataclass(frozen=True)

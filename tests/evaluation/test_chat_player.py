@@ -15,10 +15,16 @@ from vagentrl.chat import ChatModel, ChatReply, OpenAIChat
 from vagentrl.chat.endpoint import Prices
 from vagentrl.errors import ConfigError
 from vagentrl.evaluation import ChatPlayer, PlayedEpisode, evaluate
-from vagentrl.evaluation.players import Start, _message
+from vagentrl.evaluation.players import OnEnd, Start, _message
 from vagentrl.types import Observation
+from vagentrl.viewer.reading import read_run
+from vagentrl.viewer.site import Site
 
 GAME = partial(toy.Countdown, turn_limit=5)
+
+
+def keep(played: list[PlayedEpisode]) -> OnEnd:
+    return lambda episode, trajectory=None: played.append(episode)
 
 
 def chat(url: str, **settings: object) -> ChatPlayer:
@@ -79,7 +85,7 @@ def test_an_environment_that_fails_is_the_episodes_error():
 
     played: list[PlayedEpisode] = []
     with serving(says(toy.GO)) as (_, url):
-        chat(url).play("api", "g", Broken, [Start(3, 0), Start(7, 0)], played.append)
+        chat(url).play("api", "g", Broken, [Start(3, 0), Start(7, 0)], keep(played))
     assert all("OSError: no disk" in str(episode.error) for episode in played)
     assert [episode.stop for episode in played] == ["failed"] * 2
 
@@ -120,7 +126,7 @@ def test_an_environment_that_hangs_is_given_up_and_does_not_stop_the_others():
     with serving(says(toy.GO)) as (_, url):
         player = chat(url)
         player.timeout_s = 0.5
-        player.play("api", "g", Hangs, [Start(7, 0), Start(3, 0)], played.append)
+        player.play("api", "g", Hangs, [Start(7, 0), Start(3, 0)], keep(played))
     released.set()
     ends = {episode.seed: episode for episode in played}
     assert ends[3].success and ends[3].error is None
@@ -133,7 +139,7 @@ def test_an_empty_system_prompt_is_not_sent():
             return ""
 
     with serving(says(toy.GO)) as (server, url):
-        chat(url).play("api", "g", Untold, [Start(3, 0)], lambda episode: None)
+        chat(url).play("api", "g", Untold, [Start(3, 0)], keep([]))
     assert [m["role"] for m in server.requests[0].fields["messages"]] == ["user"]
 
 
@@ -141,3 +147,14 @@ def test_an_empty_system_prompt_is_not_sent():
 def test_a_number_below_one_is_refused(name: str):
     with pytest.raises(ConfigError, match=rf"ChatPlayer\.{name} is 0; give 1 or more"):
         ChatPlayer(OpenAIChat("m", url="http://127.0.0.1:1/v1"), **{name: 0})  # pyright: ignore
+
+
+def test_its_episodes_are_stored_without_tokens(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    with serving(says(toy.GO)) as (_, url):
+        evaluate({"api": chat(url)}, {"g": GAME}, tmp_path, episodes=1, progress=False)
+    row = Site(read_run(tmp_path)).row('["api", "g", 3, 0]')
+    assert [turn["reply"] for turn in row["turns"]] == [toy.GO] * 4
+    assert row["turns"][0]["observation"].startswith("4 left")
+    assert (row["success"], row["stop"], row["policy"]) == (True, "terminated", "api")
+    assert row["turns"][0]["reply_ids"] == []

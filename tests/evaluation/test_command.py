@@ -104,3 +104,19 @@ def test_without_an_environment_there_is_nothing_to_play(tmp_path: Path):
     empty.write_text("model: {}\n")
     with pytest.raises(SystemExit, match="empty names no environment"):
         main(["evaluate", "a", "--config", str(empty), "--output", str(tmp_path / "out")])
+
+
+def test_the_folder_says_what_was_played_and_the_viewer_opens_it(
+    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("pyarrow")
+    policy, output = str(trained("text").checkpoint), tmp_path / "out"
+    arguments = ["evaluate", f"one={policy}", "--output", str(output), *QUICK, "--store", "1"]
+    for _ in range(2):  # the second goes on
+        main([*arguments, "--env", "tests.toy.Countdown", "--env.turn_limit", "2"])
+    written = yaml.safe_load((output / "config.yaml").read_text())
+    assert written["policies"] == {"one": policy}
+    assert written["envs"]["Countdown"]["init_args"] == {"images": False, "turn_limit": 2}
+    capsys.readouterr()
+    main(["view", str(output), "--export", str(tmp_path / "page")])
+    assert capsys.readouterr().out.startswith("1 trajectories of ")

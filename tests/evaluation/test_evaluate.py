@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from vagentrl.errors import ConfigError
 from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
 from vagentrl.evaluation.ledger import EPISODES, read_episodes
 from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
+from vagentrl.viewer.reading import read_run
+from vagentrl.viewer.site import Site
 
 GAME = partial(toy.Countdown, turn_limit=2)
 SHORT = Sampling(max_tokens=8)
@@ -172,3 +175,57 @@ def test_a_line_of_the_file_is_json(tmp_path: Path):
     evaluate({"a": Scripted({3})}, {"g": GAME}, tmp_path, episodes=1, progress=False)
     [line] = (tmp_path / EPISODES).read_text().splitlines()
     assert json.loads(line)["success"] is True  # seed 3 is the first of the test split
+
+
+def stored(output: Path) -> dict[str, list]:
+    """The columns of the page's list, each episode once."""
+    columns = json.loads(Site(read_run(output)).data("index"))["columns"]
+    assert len(set(columns["episode"])) == len(columns["episode"])
+    return columns
+
+
+def test_the_first_episodes_of_each_policy_are_stored_to_be_looked_at(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    players = {"a": player(), "b": player()}
+    evaluate(players, {"g": GAME}, tmp_path, episodes=4, samples=2, progress=False, store=6)
+    site = Site(read_run(tmp_path))
+    index, columns = json.loads(site.data("index")), stored(tmp_path)
+    assert index["names"]["policy"] == ["a", "b"] and columns["policy"] == [0] * 6 + [1] * 6
+    # seeds of the test split; each is a group, whose members are its samples
+    order = [("3", 0, 0), ("3", 0, 1), ("7", 1, 0), ("7", 1, 1), ("11", 2, 0), ("11", 2, 1)]
+    for half in (slice(0, 6), slice(6, 12)):
+        found = zip(*(columns[name][half] for name in ("seed", "group", "member")), strict=True)
+        assert sorted(found) == sorted(order)
+    row = site.row(json.dumps(["a", "g", 7, 1]))
+    assert (row["split"], row["iteration"]) == ("test", players["a"].iteration)
+    assert row["turns"][0]["reply_tokens"] and row["turns"][0]["logprobs"]
+
+
+def test_resumed_and_failed_episodes_are_stored_once_each(tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    settings = {"output": tmp_path, "episodes": 8, "progress": False}
+    evaluate({"a": player()}, {"g": Raising}, **settings)
+    columns = stored(tmp_path)
+    failed = sum(error is not None for error in columns["error"])
+    assert len(columns["episode"]) == 8 and 0 < failed < 8
+    lines = (tmp_path / EPISODES).read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["error"] is None][1:]
+    (tmp_path / EPISODES).write_text("".join(f"{line}\n" for line in kept))  # one was not noted
+    evaluate({"a": player()}, {"g": GAME}, **settings)  # it is mended
+    columns = stored(tmp_path)
+    assert len(columns["episode"]) == 8 and columns["error"] == [None] * 8
+
+
+def test_nothing_is_stored_where_nobody_wants_it_or_pyarrow_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings = {"envs": {"g": GAME}, "episodes": 1, "progress": False}
+    evaluate({"a": player()}, output=tmp_path / "off", store=0, **settings)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    evaluate({"a": player()}, output=tmp_path / "without", **settings)
+    for name in ("off", "without"):
+        assert not (tmp_path / name / "trajectories").exists()
+    with pytest.raises(ConfigError, match="need pyarrow"):
+        evaluate({"a": player()}, output=tmp_path / "wanted", store=3, **settings)
+    with pytest.raises(ConfigError, match="store is -1"):
+        evaluate({"a": player()}, output=tmp_path / "wrong", store=-1, **settings)

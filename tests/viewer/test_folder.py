@@ -58,7 +58,7 @@ def test_the_folder_stays_below_its_limit_and_keeps_whole_files(tmp_path: Path):
         assert size_of(tmp_path) <= limit
     run = read_run(tmp_path)
     assert run.problems == []
-    kept = [file.iteration for file in run.files]
+    kept = [file.number for file in run.files]
     assert kept[0] == 0 and kept[-1] == 11 and 2 < len(kept) < 12
     shown = {name for file in run.files for name in file.images()}
     assert shown == {path.name for path in (tmp_path / FOLDER / "images").iterdir()}
@@ -131,7 +131,7 @@ def test_a_killed_writer_leaves_what_was_complete_and_the_next_one_cleans_up(tmp
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     run = read_run(tmp_path)
-    assert [file.iteration for file in run.files] == [0]
+    assert [file.number for file in run.files] == [0]
     [problem] = run.problems
     assert problem.startswith(f"train-000001.parquet{UNFINISHED} is left out: it was being written")
     assert len(list((tmp_path / FOLDER / "images").iterdir())) == 2

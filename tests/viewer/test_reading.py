@@ -50,10 +50,23 @@ def test_a_bad_file_is_named_and_the_others_are_shown(harm, said: str, tmp_path:
     store(tmp_path, [toy.play([toy.GO], seed=4)], iteration=1)
     harm(tmp_path / FOLDER / "train-000000.parquet")
     run = read_run(tmp_path)
-    assert [file.iteration for file in run.files] == [1]
+    assert [file.number for file in run.files] == [1]
     [problem] = run.problems
     assert problem.startswith(f"train-000000.parquet {said}")
     assert Site(run).trajectories == 1
+
+
+def test_files_of_the_first_version_are_read(tmp_path: Path):
+    store(tmp_path, [toy.play([toy.GO], seed=4)])
+    path = tmp_path / FOLDER / "train-000000.parquet"
+    names = ["policy", "episode", "origin", "origin_turn"]
+    table = pyarrow.parquet.read_table(path).drop_columns(names)
+    pyarrow.parquet.write_table(table.replace_schema_metadata({FORMAT_KEY: b"1"}), path)
+    run = read_run(tmp_path)
+    assert run.problems == []
+    [row] = run.files[0].facts()
+    assert [row[name] for name in names] == [None] * 4
+    assert Site(run).row("train-000000/0")["seed"] == 4
 
 
 def test_a_file_under_another_name_is_no_iteration(tmp_path: Path):

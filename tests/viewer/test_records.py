@@ -10,7 +10,7 @@ from vagentrl.errors import ShapeError
 from vagentrl.types import Observation
 from vagentrl.viewer.folder import TrajectoryFolder
 from vagentrl.viewer.reading import FOLDER, read_run
-from vagentrl.viewer.records import RowWriter, TokenScores, image_name
+from vagentrl.viewer.records import Provenance, RowWriter, TokenScores, image_name
 
 
 def test_every_field_survives_the_way_to_the_disk_and_back(tmp_path: Path):
@@ -19,10 +19,11 @@ def test_every_field_survives_the_way_to_the_disk_and_back(tmp_path: Path):
     count = len(turn.reply_ids)
     writer = RowWriter(name_tokens)
     scores = full_scores(count)
-    writer.add(trajectory, split="val", iteration=7, member=1, scores=scores)
+    came = Provenance("me", "mine", "its", 3)
+    writer.add(trajectory, split="val", iteration=7, member=1, scores=scores, provenance=came)
     TrajectoryFolder(tmp_path / FOLDER, 1e9).write("val", 7, writer.rows, writer.images)
     [file] = read_run(tmp_path).files
-    assert (file.split, file.iteration, file.groups) == ("val", 7, 1)
+    assert (file.kind, file.number, file.groups) == ("val", 7, 1)
     [row] = file.rows(0)
     [read] = row.pop("turns")
     # seed 4 starts with 1 left; "go" ends the episode, with a reward of 1
@@ -41,6 +42,10 @@ def test_every_field_survives_the_way_to_the_disk_and_back(tmp_path: Path):
         "return": 1.0,
         "earlier_return": -0.5,
         "earlier_turns": 2,
+        "policy": "me",
+        "episode": "mine",
+        "origin": "its",
+        "origin_turn": 3,
         "final_observation": "<image>over",
         "final_images": [image_name(Image.new("RGB", (2, 3), "red"))],
     }

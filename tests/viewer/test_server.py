@@ -1,24 +1,26 @@
 import http.client
+import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import toy
 from tests.viewer.stored import store
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, EnvError
 from vagentrl.viewer.reading import FOLDER, read_run
 from vagentrl.viewer.records import image_name
-from vagentrl.viewer.server import ViewerServer
+from vagentrl.viewer.server import HOST, MOST_BYTES, Play, ViewerServer
 from vagentrl.viewer.site import Site
 
 
 @contextmanager
-def serving(run: Path) -> Iterator[ViewerServer]:
-    with ViewerServer(lambda: Site(read_run(run)), port=0) as server:
+def serving(run: Path, play: Play | None = None, host: str = HOST) -> Iterator[ViewerServer]:
+    with ViewerServer(lambda: Site(read_run(run)), port=0, host=host, play=play) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -29,10 +31,11 @@ def serving(run: Path) -> Iterator[ViewerServer]:
 
 
 def ask(
-    server: ViewerServer, path: str, method: str = "GET", **headers: str
+    server: ViewerServer, path: str, method: str = "GET", body: bytes = b"", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-    connection.request(method, path, headers=headers)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body or None, headers=named)
     response = connection.getresponse()
     try:
         return response.status, response.read(), dict(response.getheaders())
@@ -90,6 +93,114 @@ def test_other_methods_are_refused(run: Path):
     with serving(run) as server:
         assert ask(server, "/", method="POST")[0] == 501
         assert ask(server, "/", method="HEAD")[1] == b""
+
+
+def post(
+    server: ViewerServer, path: str = "/play/echo", body: bytes = b"{}", **headers: Any
+) -> tuple[int, dict]:
+    """Ask as the page does, with other headers where they are given; None leaves one out."""
+    own = {
+        "Origin": f"http://127.0.0.1:{server.server_port}",
+        "Content_Type": "application/json",
+        "Sec_Fetch_Site": "same-origin",
+    }
+    sent = {name: value for name, value in (own | headers).items() if value is not None}
+    status, answer, said = ask(server, path, "POST", body, **sent)
+    assert said["Content-Type"] == "application/json"
+    return status, json.loads(answer)
+
+
+class Played:
+    """What the server was asked to play."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, object]] = []
+
+    def __call__(self, site: Site, action: str, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked.append((action, asked))
+        if action == "fail":
+            raise EnvError("no <water>")
+        if action == "break":
+            raise ZeroDivisionError("foreign code")
+        return {"said": "<b>\u202e", "number": float("nan"), "stored": site.trajectories}
+
+
+def test_the_own_page_may_play(run: Path):
+    with serving(run, played := Played()) as server:
+        assert post(server, body=b'{"a": 1}') == (
+            200, {"said": "<b>\u202e", "number": "NaN", "stored": 1}
+        )  # fmt: skip
+        assert (
+            post(server, Origin=f"http://localhost:{server.server_port}", Host="localhost")[0]
+            == 200
+        )
+        assert post(server, Sec_Fetch_Site=None)[0] == 200  # older browsers do not send it
+    assert played.asked[0] == ("echo", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": None},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "https://127.0.0.1:{port}"},
+        {"Origin": "http://127.0.0.1.evil.example:{port}"},
+        {"Origin": "http://evil.example@127.0.0.2:{port}"},
+        {"Origin": "http://[::1"},
+        {"Host": "evil.example"},
+        {"Host": "[::1"},
+        {"Content_Type": "text/plain"},  # what a form of another site can send
+        {"Content_Type": "application/x-www-form-urlencoded"},
+        {"Content_Type": None},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},  # another port of this machine
+    ],
+)
+def test_nobody_else_may_play(headers: dict[str, str | None], run: Path):
+    with serving(run, played := Played()) as server:
+        filled: dict[str, Any] = {
+            n: v and v.format(port=server.server_port) for n, v in headers.items()
+        }
+        assert post(server, **filled) == (403, {"error": "only this server's own page may ask"})
+    assert played.asked == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[]", 400), (b"{", 400), (b"", 400), (b"\xff", 400), (b"[" * 100_000, 400),
+        (b" " * (MOST_BYTES + 1), 413),
+    ],
+)  # fmt: skip
+def test_what_is_no_request_is_refused(body: bytes, status: int, run: Path):
+    with serving(run, played := Played()) as server:
+        length = {"Content_Length": "0"} if not body else {}
+        assert post(server, body=body, **length)[0] == status
+        assert post(server, Content_Length="-1")[0] == 413
+        assert post(server)[0] == 200
+    assert len(played.asked) == 1
+
+
+def test_what_fails_is_told_and_the_server_lives_on(run: Path):
+    with serving(run, Played()) as server:
+        assert post(server, "/play/fail") == (400, {"error": "EnvError: no <water>"})
+        status, told = post(server, "/play/break")
+        assert status == 500 and told["error"].startswith("ZeroDivisionError: foreign code")
+        assert post(server)[0] == 200
+
+
+def test_on_other_addresses_nothing_is_played(run: Path):
+    with serving(run, Played(), host="0.0.0.0") as server:
+        assert post(server) == (501, {"error": "nothing can be played here"})
+
+
+def test_a_page_can_ask_for_what_was_stored_meanwhile(run: Path):
+    with serving(run) as server:
+        store(run, [toy.play([toy.GO], seed=4)], iteration=3)
+        assert b"train-000003" not in ask(server, "/data/index.js")[1]
+        assert b"train-000003" in ask(server, "/data/index.js?again")[1]
 
 
 def test_opening_the_page_again_shows_what_was_stored_meanwhile(run: Path):

@@ -26,7 +26,9 @@ def test_a_run_is_served_and_the_address_printed(
     run = store(tmp_path / "toy" / "version_0", [toy.play([toy.GO], seed=4)])
     monkeypatch.setattr(server.ViewerServer, "serve_forever", lambda self: None)
     main(["view", str(run), "--port", "0"])
-    assert "1 trajectories of toy/version_0 at http://127.0.0.1:" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "1 trajectories of toy/version_0 at http://127.0.0.1:" in printed.out
+    assert "what if: " in printed.err and "name the recipe with --recipe" in printed.err
 
 
 def test_a_run_without_trajectories_ends_with_a_sentence(tmp_path: Path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import yaml
 
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import load_plugins
-from vagentrl.cli.recipe_environments import environments_of
+from vagentrl.cli.recipe_environments import spec_of, specs_of, worlds_of
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
 from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
+from vagentrl.evaluation.ledger import CONFIG
 from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
-from vagentrl.mixture import mixture_of
 from vagentrl.noise import silence_noise
 
 USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [--KEY VALUE ...]
@@ -44,7 +44,8 @@ def run_evaluate(arguments: Sequence[str]) -> None:
     settings = parser.instantiate(parsed)
     config = _read(settings.config)
     policies = dict(_policies(settings, config))
-    envs = dict(_environments(settings, parsed, config))
+    specs = _specs(settings, parser, parsed, config)
+    envs = dict(worlds_of({"envs": specs}, "") if specs else {})
     if not policies:
         raise ConfigError("no policy is named; give checkpoints or models as [NAME=]POLICY")
     if not envs:
@@ -53,6 +54,7 @@ def run_evaluate(arguments: Sequence[str]) -> None:
         raise ConfigError(
             f"--compare is {settings.compare!r}; the policies are {', '.join(policies)}"
         )
+    _write_config(Path(settings.output), specs, settings, config)
     episodes = evaluate(
         policies,
         envs,
@@ -61,6 +63,7 @@ def run_evaluate(arguments: Sequence[str]) -> None:
         samples=settings.samples,
         split=settings.split,
         progress=not settings.quiet,
+        store=settings.store,
     )
     report = _report(episodes, list(policies), list(envs), settings.samples, settings.compare)
     (Path(settings.output) / "report.md").write_text(report + "\n", encoding="utf-8")
@@ -94,6 +97,11 @@ def _parser() -> Parser:
         help="how environments run",
     )  # fmt: skip
     parser.add_argument("--max_workers", type=int, default=256, help="episodes at once")
+    parser.add_argument(
+        "--store", type=int | None, default=None,
+        help="episodes of each policy in each environment that are stored for `vagentrl view`, the "
+        "first ones; null: 64, or 0 without pyarrow",
+    )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     return parser
 
@@ -131,18 +139,25 @@ def _made(name: str, spec: Any) -> Player:
     return parser.instantiate(parser.parse_args([f"--{name}", json.dumps(spec)]))[name]
 
 
-def _environments(
-    settings: Any, parsed: Any, config: dict[str, Any]
-) -> Iterator[tuple[str, Callable[[], Environment]]]:
-    """The environments by name; those of a mixture one by one."""
-    named: Iterable[tuple[str, Callable[[], Environment]]] = ()
+def _specs(settings: Any, parser: Parser, parsed: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """How the environments are described, by name."""
     if settings.env is not None:
-        named = [(parsed.env.class_path.rpartition(".")[2], settings.env)]
-    elif settings.config is not None:
-        named = environments_of(config, Path(settings.config).stem)
-    for name, make in named:
-        mixture = mixture_of(make)
-        yield from ((name, make),) if mixture is None else mixture.worlds.items()
+        return {parsed.env.class_path.rpartition(".")[2]: spec_of(parser, parsed)}
+    return {} if settings.config is None else specs_of(config, Path(settings.config).stem)
+
+
+def _write_config(
+    output: Path, specs: dict[str, Any], settings: Any, config: dict[str, Any]
+) -> None:
+    """Write down what is played, for `vagentrl view`: it can then play on from any turn."""
+    if output.is_dir() and {entry.name for entry in output.iterdir()} - {CONFIG}:
+        return  # it goes on, or is refused
+    named = dict(name.partition("=")[::2] for name in settings.policies if "=" in name)
+    named |= {name: name for name in settings.policies if "=" not in name}
+    named |= {n: p for n, p in (config.get("policies") or {}).items() if isinstance(p, str)}
+    output.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"policies": named, "envs": specs}, sort_keys=False)
+    (output / CONFIG).write_text(text, encoding="utf-8")
 
 
 def _report(

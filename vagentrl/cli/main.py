@@ -20,6 +20,7 @@ COMMANDS = (
     "evaluate",
     "export",
     "view",
+    "play",
     "warmstart",
     "doctor",
 )
@@ -39,6 +40,7 @@ commands:
   export      write a checkpoint's policy as a Hugging Face model
                                                     vagentrl export CHECKPOINT FOLDER
   view        trajectories in a browser             vagentrl view runs/sokoban_vlm/version_0
+  play        take the agent's seat                 vagentrl play FrozenLake
   warmstart   make a tiny model from nothing        vagentrl warmstart --config warmstart/…
   doctor      what works on this machine            vagentrl doctor [--model tiny-sokoban-vlm]
 
@@ -111,6 +113,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.evaluate import run_evaluate
 
             run_evaluate(arguments)
+        case "play":
+            from vagentrl.cli.play import run_play
+
+            run_play(arguments)
         case "doctor":
             from vagentrl.cli.doctor import run_doctor
 

@@ -54,9 +54,13 @@ def find_plugins() -> Iterator[Plugin]:
             yield Plugin(point.name, point.module, None, f"{type(error).__name__}: {error}")
 
 
-def load_plugins() -> None:
-    """Import the classes that there are to choose from, so that short names find them."""
-    for package in (engines, chat, interactions):
+def load_plugins(*, with_engines: bool = True) -> None:
+    """Import the classes that there are to choose from, so that short names find them.
+
+    Args:
+        with_engines: Import the engines too, which load torch.
+    """
+    for package in (*([engines] if with_engines else []), chat, interactions):
         for name in package.__all__:
             getattr(package, name)
     for plugin in find_plugins():

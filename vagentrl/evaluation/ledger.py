@@ -17,6 +17,8 @@ from vagentrl.types import Trajectory
 log = logging.getLogger(__name__)
 
 EPISODES, SETTINGS = "episodes.jsonl", "settings.json"
+CONFIG = "config.yaml"
+"""What is played, as the command line was told; `evaluate` itself never reads it."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Ledger:
     def _check_settings(self, settings: dict[str, Any]) -> None:
         path = self.folder / SETTINGS
         if not path.is_file():
-            if any(self.folder.iterdir()):
+            if {entry.name for entry in self.folder.iterdir()} - {CONFIG}:
                 raise ConfigError(f"output: {self.folder} holds other things; name a new folder")
             aside = path.with_suffix(".partial")
             aside.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

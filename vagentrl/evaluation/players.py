@@ -6,9 +6,10 @@ import asyncio
 import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from vagentrl.chat.base import ChatModel, ChatReply
 from vagentrl.engines.base import Engine, Sampling
@@ -19,13 +20,26 @@ from vagentrl.event_loops import run_to_the_end
 from vagentrl.modules.checks import check_least
 from vagentrl.policy import Policy, load_policy
 from vagentrl.policy.load import find_checkpoint
-from vagentrl.rollout.report import turn_means
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import Beginning, Worker, WorkerPool, reset, step, traits
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, StepResult, Trajectory
+from vagentrl.types import (
+    IMAGE_PLACEHOLDER,
+    Claim,
+    Observation,
+    Reply,
+    StepResult,
+    Trajectory,
+    Turn,
+    untokenized_turn,
+)
 
 Factory = Callable[[], Environment]
-OnEnd = Callable[[PlayedEpisode], None]
+
+
+class OnEnd(Protocol):
+    """Called with each episode, and with its turns where the player tells them."""
+
+    def __call__(self, episode: PlayedEpisode, trajectory: Trajectory | None = None) -> None: ...
 
 
 class Start(NamedTuple):
@@ -49,12 +63,22 @@ class Player(ABC):
             environment: The environment's.
             factory: Makes the environment.
             starts: The episodes.
-            on_end: Called with each episode when it has ended or failed, one call at a time.
+            on_end: Called with each episode when it has ended or failed, one call at a time. With
+                its trajectory it can be looked at later.
         """
 
     @abstractmethod
     def identity(self) -> str:
         """A text with all settings that affect the replies; it must not contain a key."""
+
+    @property
+    def iteration(self) -> int:
+        """Number of training iterations that its weights have learned, as far as is known."""
+        return 0
+
+    def token_names(self, ids: list[int]) -> list[str]:
+        """The tokens of its trajectories in readable form."""
+        return list(map(str, ids))
 
     def close(self) -> None:  # noqa: B027 (an endpoint holds nothing here)
         """Release memory; called when the player has played all its episodes."""
@@ -98,6 +122,13 @@ class PolicyPlayer(Player):
             self._policy = load_policy(self.source, engine=engine)
         return self._policy
 
+    @property
+    def iteration(self) -> int:
+        return self.policy.iteration
+
+    def token_names(self, ids: list[int]) -> list[str]:
+        return self.policy.renderer.token_names(ids)
+
     def close(self) -> None:
         self._policy = None
 
@@ -109,7 +140,7 @@ class PolicyPlayer(Player):
         def record(sample: int, trajectory: Trajectory) -> None:
             nonlocal ended
             ended += 1
-            on_end(PlayedEpisode.of(name, environment, sample, trajectory))
+            on_end(PlayedEpisode.of(name, environment, sample, trajectory), trajectory)
 
         try:
             self.policy.play_starts(
@@ -174,15 +205,18 @@ class ChatPlayer(Player):
         )
 
         async def play(start: Start) -> None:
-            steps: list[StepResult] = []
-            replies: list[ChatReply] = []
+            talk = _Talk()
             error = None
             try:
                 async with pool.reserve() as worker:
-                    await self._converse(pool, worker, start, steps, replies)
+                    await self._converse(pool, worker, start, talk)
             except RolloutError as failure:
                 error = f"{type(failure).__name__}: {failure}"
-            on_end(_played(name, environment, start, steps, replies, error))
+            trajectory = talk.trajectory(environment, start, error)
+            episode = PlayedEpisode.of(name, environment, start.sample, trajectory)
+            tokens = sum(reply.reply_tokens for reply in talk.replies)
+            cost = sum(reply.cost for reply in talk.replies)
+            on_end(replace(episode, reply_tokens=tokens, cost=cost), trajectory)
 
         async def play_all() -> None:
             pool.open()
@@ -194,59 +228,59 @@ class ChatPlayer(Player):
         finally:
             pool.close()
 
-    async def _converse(
-        self,
-        pool: WorkerPool,
-        worker: Worker,
-        start: Start,
-        steps: list[StepResult],
-        replies: list[ChatReply],
-    ) -> None:
-        """Play an episode into `steps` and `replies`."""
-        luck = mix(start.seed, 5, start.sample)
-        begun: Beginning = await pool.run(worker, reset, start.seed, luck)
+    async def _converse(self, pool: WorkerPool, worker: Worker, start: Start, talk: _Talk) -> None:
+        """Play an episode into `talk`."""
+        begun: Beginning = await pool.run(worker, reset, start.seed, _luck(start))
         prompt = begun.system_prompt
         messages = [{"role": "system", "content": prompt}] if prompt else []
         for example in begun.examples:
             messages.append(_message(example.observation))
             messages.append({"role": "assistant", "content": example.reply})
-        observation = begun.observation
-        while True:
-            messages.append(_message(observation))
+        talk.observation = begun.observation
+        while not talk.over:
+            messages.append(_message(talk.observation))
             reply = await self.model.converse(messages, max_tokens=self.max_tokens)
-            replies.append(reply)
+            talk.replies.append(reply)
             messages.append({"role": "assistant", "content": reply.text})
-            result, _ = await pool.run(worker, step, begun.format(reply.text))
-            steps.append(result)
-            if result.terminated or result.truncated:
-                return
-            observation = result.observation
+            parsed = begun.format(reply.text)
+            result, claims = await pool.run(worker, step, parsed)
+            talk.add(parsed, result, claims)
 
 
-def _played(
-    name: str,
-    environment: str,
-    start: Start,
-    steps: Sequence[StepResult],
-    replies: Sequence[ChatReply],
-    error: str | None,
-) -> PlayedEpisode:
-    metrics = [result.metrics for result in steps]
-    stop = "terminated" if steps and steps[-1].terminated else "truncated"
-    return PlayedEpisode(
-        policy=name,
-        environment=environment,
-        seed=start.seed,
-        sample=start.sample,
-        success=error is None and metrics[-1].get("success", 0.0) > 0,
-        total_reward=float(sum(result.reward for result in steps)),
-        turns=len(steps),
-        stop="failed" if error is not None else stop,
-        reply_tokens=sum(reply.reply_tokens for reply in replies),
-        cost=sum(reply.cost for reply in replies),
-        metrics=turn_means(metrics),
-        error=error,
-    )
+class _Talk:
+    """An episode of a chat model as far as it has come."""
+
+    def __init__(self) -> None:
+        self.observation = Observation("")
+        self.replies: list[ChatReply] = []
+        self._turns: list[Turn] = []
+        self._last: StepResult | None = None
+
+    @property
+    def over(self) -> bool:
+        return self._last is not None and bool(self._last.terminated or self._last.truncated)
+
+    def add(self, reply: Reply, result: StepResult, claims: tuple[Claim, ...]) -> None:
+        """Add a turn."""
+        self._turns.append(untokenized_turn(self.observation, reply, result, claims))
+        self._last, self.observation = result, result.observation
+
+    def trajectory(self, environment: str, start: Start, error: str | None) -> Trajectory:
+        terminated = self._last is not None and self._last.terminated
+        return Trajectory(
+            environment=environment,
+            seed=start.seed,
+            group_id=0,
+            turns=tuple(self._turns),
+            stop="failed" if error else "terminated" if terminated else "truncated",
+            final_observation=None if error else self.observation,
+            error=error,
+            transition_seed=_luck(start),
+        )
+
+
+def _luck(start: Start) -> int:
+    return mix(start.seed, 5, start.sample)
 
 
 def _message(observation: Observation) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -23,7 +24,7 @@ from vagentrl.rollout.policy_record import PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import WorkerPool, check_factory, class_name, traits
-from vagentrl.types import Observation, Reply, Trajectory
+from vagentrl.types import Observation, Reply, Trajectory, Turn
 
 
 class Policy:
@@ -171,6 +172,66 @@ class Policy:
             )
         finally:
             pool.close()
+
+    def play_on(
+        self,
+        environment: Callable[[], Environment],
+        episode: Episode,
+        earlier: Sequence[Turn],
+        samples: int,
+        *,
+        sampling: Sampling | None = None,
+        workers: Literal["thread", "process"] = "thread",
+        timeout_s: float = 60.0,
+    ) -> list[Trajectory]:
+        """Play on from the middle of an episode, several times.
+
+        Args:
+            environment: The class or function that makes the environment.
+            episode: The episode. Its `private_seed` decides what is sampled; its `group_id` and its
+                `replies` are not used.
+            earlier: The turns before, whoever played them. Their replies are played again.
+            samples: Number of episodes that begin with these turns.
+            sampling: As in `evaluate`.
+            workers: As in `evaluate`.
+            timeout_s: As in `evaluate`.
+
+        Returns:
+            The episodes, without the earlier turns; one that failed has an `error`.
+
+        Raises:
+            RolloutError: When every episode fails.
+        """
+        check_factory(environment, "the environment")
+        name = episode.environment
+        pool = WorkerPool(environment, name, kind=workers, size=samples, timeout_s=timeout_s)
+        replies = tuple((self._ids(turn), turn.finish) for turn in earlier)
+        try:
+            pool.timeout_s += pool.ask(traits).waits_s
+            episodes = [
+                replace(
+                    episode,
+                    group_id=number,
+                    private_seed=mix(episode.private_seed, number),
+                    replies=replies,
+                )
+                for number in range(samples)
+            ]
+            collector = Collector(
+                self.engine, self.renderer, {name: pool}, self.context_length, self.context
+            )
+            collector.sessions = self._sessions
+            return collector.collect(episodes, sampling or self.sampling)
+        finally:
+            pool.close()
+
+    def _ids(self, turn: Turn) -> tuple[int, ...]:
+        """The tokens of a reply: those that were sampled, if this policy's tokenizer knows them."""
+        text, known = turn.reply.text, len(self.renderer.tokenizer)
+        own = bool(turn.reply_ids) and max(turn.reply_ids) < known
+        if own and self.renderer.decode(turn.reply_ids) == text:
+            return turn.reply_ids
+        return (*self.renderer.encode_text(text), self.renderer.end_of_turn)
 
     def converse(
         self,

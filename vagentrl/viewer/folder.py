@@ -16,10 +16,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from vagentrl.viewer.reading import IMAGES, UNFINISHED, TrajectoryFile, UnreadableFile
-from vagentrl.viewer.records import StoredSplit, as_png_mode, load_pyarrow, schema
+from vagentrl.viewer.records import StoredSplit, load_pyarrow, png, schema
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +50,7 @@ class StoredFile:
 
 
 class TrajectoryFolder:
-    """Writes trajectories, and drops old ones before the folder exceeds its limit.
+    """Writes the trajectories of a run, and drops old ones before the folder exceeds its limit.
 
     Args:
         folder: Where to write; it is made if necessary. Files that an earlier run left there count.
@@ -98,8 +98,7 @@ class TrajectoryFolder:
                 self._write_image(name, image)
         path = self.folder / f"{split}-{iteration:06d}.parquet"
         aside = path.with_name(path.name + UNFINISHED)
-        table = pa.Table.from_pylist(list(rows), schema=schema())
-        pa.parquet.write_table(table, aside, row_group_size=ROWS_PER_GROUP, compression="zstd")
+        write_table(pa.Table.from_pylist(list(rows), schema=schema()), aside)
         os.replace(aside, path)
         size = path.stat().st_size
         self._files[path] = StoredFile(path, split, iteration, size, frozenset(images))
@@ -113,7 +112,7 @@ class TrajectoryFolder:
     def _write_image(self, name: str, image: Image) -> None:
         path = self.folder / IMAGES / name
         aside = path.with_name(name + UNFINISHED)
-        as_png_mode(image).save(aside, format="PNG")
+        aside.write_bytes(png(image))
         os.replace(aside, path)
         self._images[name] = path.stat().st_size
 
@@ -138,6 +137,12 @@ class TrajectoryFolder:
         for name in self._images.keys() - used:
             (self.folder / IMAGES / name).unlink(missing_ok=True)
             del self._images[name]
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Write rows as a Parquet file."""
+    write = load_pyarrow().parquet.write_table
+    write(table, path, row_group_size=ROWS_PER_GROUP, compression="zstd")
 
 
 def least_missed(files: Sequence[StoredFile]) -> StoredFile:
@@ -174,4 +179,7 @@ def _stored_file(path: Path) -> StoredFile | None:
     except UnreadableFile as error:
         log.warning("%s does not count towards max_mb: it is %s", path, error)
         return None
-    return StoredFile(path, file.split, file.iteration, path.stat().st_size, images)
+    if file.kind not in get_args(StoredSplit):
+        return None
+    split: Any = file.kind
+    return StoredFile(path, split, file.number, path.stat().st_size, images)

@@ -9,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.viewer.records import FORMAT, FORMAT_KEY, StoredSplit, load_pyarrow, schema
+from vagentrl.viewer.records import FORMAT_KEY, READABLE, Provenance, load_pyarrow, schema
 
 FOLDER = "trajectories"
 """Name of the folder in a run's folder."""
+BRANCHES = "branches"
+"""Name of the folder beside it with what people tried out later; the run never touches it."""
 IMAGES = "images"
 UNFINISHED = ".unfinished"
 """Ending of the name of a file that is being written."""
 
-_NAME = re.compile(r"(train|val|test)-(\d{6,})\.parquet")
+KINDS = ("train", "val", "test", "episodes", "branches")
+"""What a file holds, as its name says: the episodes of an iteration that trained, validated or
+tested; episodes of an evaluation or of a person; or branches of any of them."""
+
+_NAME = re.compile(rf"({'|'.join(KINDS)})-(\d{{6,}})\.parquet")
 _NESTED = ("turns", "final_observation", "final_images")
 _SHOWN = ("turns.list.element.images.list.element", "final_images.list.element")
 
@@ -27,14 +33,15 @@ class UnreadableFile(VagentError):
 
 
 class TrajectoryFile:
-    """A Parquet file of one iteration, or of one evaluation.
+    """A Parquet file of trajectories.
 
     Args:
         path: The file.
 
     Attributes:
-        split: What its episodes were played for.
-        iteration: Number of completed iterations when they were played.
+        kind: What it holds, one of `KINDS`.
+        number: Number of completed iterations when its episodes were played; for the last two kinds
+            the number of the file.
         groups: Number of the parts that are read separately.
 
     Raises:
@@ -53,30 +60,33 @@ class TrajectoryFile:
         name, version = _NAME.fullmatch(path.name), (written.metadata or {}).get(FORMAT_KEY)
         if version is None or name is None:
             raise UnreadableFile("not written by vagentrl's TrajectoryStore")
-        if (found := version.decode("utf-8", "replace")) != FORMAT:
+        if (found := version.decode("utf-8", "replace")) not in READABLE:
             raise UnreadableFile(
-                f"has version {found!r} of the format, but this vagentrl reads {FORMAT}; look "
-                "at it with the vagentrl that wrote it"
+                f"has version {found!r} of the format, but this vagentrl reads "
+                f"{' and '.join(READABLE)}; look at it with the vagentrl that wrote it"
             )
-        if not written.equals(schema()):
+        if not written.equals(schema(found)):
             raise UnreadableFile("has other fields than its version says")
-        split: Any = name[1]
-        self.split: StoredSplit = split
-        self.iteration = int(name[2])
-        self._parts = [part for part, size in enumerate(sizes) for _ in range(size)]
+        self.kind, self.number = name[1], int(name[2])
+        self._places = [(part, place) for part, size in enumerate(sizes) for place in range(size)]
         self._facts = [name for name in written.names if name not in _NESTED]
 
     def facts(self) -> list[dict[str, Any]]:
-        """All rows without their turns; `length` is the number of turns and `part` their part."""
+        """All rows without their turns.
+
+        `length` is the number of turns, `part` the part of the file that the row is in, and `place`
+        the row's place there.
+        """
         lengths = [
             length
             for chunk in self._read(None, ["turns.list.element.reward"]).column(0).chunks
             for length in chunk.value_lengths().to_pylist()
         ]
         rows = self._read(None, self._facts).to_pylist()
+        unknown: dict[str, Any] = dict.fromkeys(Provenance.__dataclass_fields__)
         return [
-            row | {"length": length, "part": part}
-            for row, length, part in zip(rows, lengths, self._parts, strict=True)
+            unknown | row | {"length": length, "part": part, "place": place}
+            for row, length, (part, place) in zip(rows, lengths, self._places, strict=True)
         ]
 
     def rows(self, part: int) -> list[dict[str, Any]]:
@@ -109,8 +119,8 @@ class StoredRun:
 
     Attributes:
         name: What to call the run.
-        folder: Where its trajectories are.
-        files: The readable files: training first, then evaluations, each by iteration.
+        folder: The run's folder.
+        files: The readable files, in the order of `KINDS` and then of their numbers.
         problems: A sentence about each file that is left out.
     """
 
@@ -118,6 +128,11 @@ class StoredRun:
     folder: Path
     files: list[TrajectoryFile]
     problems: list[str]
+
+    @property
+    def image_folders(self) -> list[Path]:
+        """Where the images of its trajectories are."""
+        return [self.folder / name / IMAGES for name in (FOLDER, BRANCHES)]
 
 
 def read_run(run: str | Path) -> StoredRun:
@@ -129,21 +144,21 @@ def read_run(run: str | Path) -> StoredRun:
     Raises:
         ConfigError: When there is no such folder, or it has no trajectories.
     """
-    folder = _find(Path(run).expanduser())
+    folder = _find(Path(run).expanduser()).resolve().parent
     files: list[TrajectoryFile] = []
     problems: list[str] = []
-    for path in sorted(folder.glob("*.parquet")):
-        try:
-            files.append(TrajectoryFile(path))
-        except UnreadableFile as error:
-            problems.append(f"{path.name} is left out: {error}")
-    for path in sorted(folder.rglob(f"*{UNFINISHED}")):
-        problems.append(f"{path.name} is left out: it was being written when the run was killed")
-    order = {"train": 0, "val": 1, "test": 2}
-    files.sort(key=lambda file: (order[file.split], file.iteration))
-    run_folder = folder.resolve().parent
-    name = "/".join(run_folder.parts[-2:]).lstrip("/")
-    return StoredRun(name, folder, files, problems)
+    for below in (folder / FOLDER, folder / BRANCHES):
+        for path in sorted(below.glob("*.parquet")):
+            try:
+                files.append(TrajectoryFile(path))
+            except UnreadableFile as error:
+                problems.append(f"{path.name} is left out: {error}")
+        for path in sorted(below.rglob(f"*{UNFINISHED}")):
+            problems.append(
+                f"{path.name} is left out: it was being written when the run was killed"
+            )
+    files.sort(key=lambda file: (KINDS.index(file.kind), file.number))
+    return StoredRun("/".join(folder.parts[-2:]).lstrip("/"), folder, files, problems)
 
 
 def _find(run: Path) -> Path:
@@ -160,7 +175,7 @@ def _find(run: Path) -> Path:
         raise ConfigError(f"{run} holds several runs; give one of them: {_listed(below)}")
     raise ConfigError(
         f"{run} has no trajectories; add the callback vagentrl.callbacks.TrajectoryStore to "
-        "trainer.callbacks and run again"
+        "trainer.callbacks and run again; an evaluation stores them unless --store is 0"
     )
 
 

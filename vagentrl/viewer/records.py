@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from vagentrl.environment import Split
 from vagentrl.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
@@ -19,13 +21,18 @@ if TYPE_CHECKING:
 
     from vagentrl.types import Observation, Trajectory, Turn
 
-FORMAT = "1"
-"""Version of the fields; a reader refuses files of another version."""
+FORMAT = "2"
+"""Version of the fields that are written."""
+READABLE = ("1", FORMAT)
+"""Versions that can be read; a reader refuses files of another one."""
 FORMAT_KEY = b"vagentrl.trajectories"
 """Where a file's metadata hold the version."""
 
 StoredSplit = Literal["train", "val", "test"]
 """Training episodes, and those of ``val`` (validations) and ``test``."""
+
+SPLITS: Mapping[Split, StoredSplit] = {"train": "train", "validation": "val", "test": "test"}
+"""What the splits of seeds are called in a row."""
 
 _PNG_MODES = ("1", "L", "LA", "RGB", "RGBA")
 
@@ -68,7 +75,7 @@ def load_pyarrow() -> ModuleType:
     return pyarrow
 
 
-def schema() -> Any:
+def schema(version: str = FORMAT) -> Any:
     """The fields of a row, as a pyarrow schema with the version in its metadata."""
     pa = load_pyarrow()
     text, texts, number = pa.string(), pa.list_(pa.string()), pa.float64()
@@ -100,12 +107,37 @@ def schema() -> Any:
             *[(name, pa.bool_()) for name in ("success", "learned")],
             *[(name, number) for name in ("return", "earlier_return")],
             ("earlier_turns", pa.int64()),
+            *_provenance_fields(version),
             ("turns", pa.list_(turn)),
             ("final_observation", text),
             ("final_images", texts),
         ],
-        metadata={FORMAT_KEY: FORMAT.encode()},
+        metadata={FORMAT_KEY: version.encode()},
     )
+
+
+def _provenance_fields(version: str) -> list[tuple[str, Any]]:
+    pa = load_pyarrow()
+    texts = [(name, pa.string()) for name in ("policy", "episode", "origin")]
+    return [] if version == "1" else [*texts, ("origin_turn", pa.int64())]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where an episode comes from that no training run has played.
+
+    Attributes:
+        policy: Name of who played it.
+        episode: What tells it from all others of its folder. Of rows with the same one, the last
+            counts.
+        origin: The `episode` that it branches off from; None if it was played from its start.
+        origin_turn: Number of turns, from the start, that are those of the origin.
+    """
+
+    policy: str
+    episode: str
+    origin: str | None = None
+    origin_turn: int | None = None
 
 
 class RowWriter:
@@ -132,6 +164,7 @@ class RowWriter:
         iteration: int,
         member: int,
         scores: Sequence[TokenScores] | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
         """Add a trajectory.
 
@@ -142,6 +175,7 @@ class RowWriter:
             member: Its place in its group, from 0.
             scores: For each turn what is known about its tokens; None if the trajectory was not
                 learned from.
+            provenance: Where it comes from; None for an episode of a run.
 
         Raises:
             ShapeError: When there are scores for another number of turns or tokens.
@@ -152,10 +186,10 @@ class RowWriter:
         every = scores or [TokenScores()] * len(turns)
         self.rows.append(
             {
-                "environment": _stored(trajectory.environment),
+                "environment": stored_text(trajectory.environment),
                 "split": split,
                 "stop": trajectory.stop,
-                "error": None if trajectory.error is None else _stored(trajectory.error),
+                "error": None if trajectory.error is None else stored_text(trajectory.error),
                 "iteration": iteration,
                 "group": trajectory.group_id,
                 "member": member,
@@ -166,8 +200,9 @@ class RowWriter:
                 "return": trajectory.total_reward,
                 "earlier_return": trajectory.earlier_reward,
                 "earlier_turns": trajectory.earlier_turns,
+                **_provenance(provenance),
                 "turns": [self._turn(t, s) for t, s in zip(turns, every, strict=True)],
-                "final_observation": None if end is None else _stored(end.text),
+                "final_observation": None if end is None else stored_text(end.text),
                 "final_images": [] if end is None else self._names(end),
             }
         )
@@ -181,18 +216,18 @@ class RowWriter:
                     f"{len(values)} {name} do not fit a reply of {len(turn.reply_ids)} tokens"
                 )
         return {
-            "observation": _stored(turn.observation.text),
+            "observation": stored_text(turn.observation.text),
             "images": self._names(turn.observation),
-            "hint": _stored(turn.observation.hint),
-            "reply": _stored(reply.text),
-            "thought": None if reply.thought is None else _stored(reply.thought),
-            "actions": [_stored(action) for action in reply.actions],
-            "problem": None if reply.problem is None else _stored(reply.problem),
+            "hint": stored_text(turn.observation.hint),
+            "reply": stored_text(reply.text),
+            "thought": None if reply.thought is None else stored_text(reply.thought),
+            "actions": [stored_text(action) for action in reply.actions],
+            "problem": None if reply.problem is None else stored_text(reply.problem),
             "finish": turn.finish,
             "reward": turn.reward,
             "bonus": turn.bonus,
             "continued_value": turn.continued_value,
-            "metrics": [(_stored(name), float(value)) for name, value in turn.metrics.items()],
+            "metrics": [(stored_text(name), float(value)) for name, value in turn.metrics.items()],
             "claims": _claims(turn),
             "policy_version": turn.policy_version,
             "prompt_whole": prompt.whole,
@@ -205,7 +240,7 @@ class RowWriter:
         }
 
     def _tokens(self, ids: Sequence[int]) -> list[str]:
-        return [_stored(name) for name in self._token_names(list(ids))]
+        return [stored_text(name) for name in self._token_names(list(ids))]
 
     def _names(self, observation: Observation) -> list[str]:
         named = {image_name(image): image for image in observation.images}
@@ -221,6 +256,12 @@ def image_name(image: Image) -> str:
     return f"{digest.hexdigest()}.png"
 
 
+def png(image: Image) -> bytes:
+    """The image as a PNG file."""
+    as_png_mode(image).save(file := BytesIO(), format="PNG")
+    return file.getvalue()
+
+
 def as_png_mode(image: Image) -> Image:
     """The image in a mode that PNG files have and browsers show."""
     if image.mode in _PNG_MODES:
@@ -232,15 +273,22 @@ def _claims(turn: Turn) -> list[Mapping[str, Any]]:
     return [
         {
             "kind": claim.kind,
-            "text": _stored(claim.text),
-            "truth": _stored(claim.truth),
+            "text": stored_text(claim.text),
+            "truth": stored_text(claim.truth),
             "score": turn.scores.get(claim.kind),
-            "reason": None if (why := turn.reasons.get(claim.kind)) is None else _stored(why),
+            "reason": None if (why := turn.reasons.get(claim.kind)) is None else stored_text(why),
         }
         for claim in turn.claims
     ]
 
 
-def _stored(text: str) -> str:
+def _provenance(provenance: Provenance | None) -> dict[str, Any]:
+    if provenance is None:
+        return dict.fromkeys(Provenance.__dataclass_fields__)
+    named = asdict(provenance)
+    return {name: stored_text(v) if isinstance(v, str) else v for name, v in named.items()}
+
+
+def stored_text(text: str) -> str:
     """Text that UTF-8 can hold; a lone surrogate is written as its escape sequence."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -12,22 +12,33 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from vagentrl.errors import ConfigError
 from vagentrl.viewer.reading import IMAGES, StoredRun, TrajectoryFile, UnreadableFile
 
 PAGE = "index.html"
 INDEX = "index"
 """Name of the data that the page loads first: the facts of all trajectories, without turns."""
-SCRIPTS = ("text.js", "data.js", "list.js", "tokens.js", "trajectory.js", "compare.js", "main.js")
+SCRIPTS = (
+    "text.js",
+    "data.js",
+    "list.js",
+    "tokens.js",
+    "trajectory.js",
+    "compare.js",
+    "game.js",
+    "main.js",
+)
 DIGITS = 5
 """Significant digits of the numbers of single tokens."""
 
 _FACTS = ("iteration", "group", "member", "return", "success", "learned", "error", "length")
-_NAMED = ("environment", "split", "stop")
+_NAMED = ("environment", "split", "stop", "policy")
 _PER_TOKEN = {
     "logprobs": "logprob",
     "actor_logprobs": "actor",
@@ -38,19 +49,35 @@ _PER_TOKEN = {
 }
 
 
+@dataclass(frozen=True)
+class Live:
+    """What a served page can play.
+
+    Attributes:
+        problem: Why nothing can be played; None if it can.
+        policies: Names of the checkpoints that may be asked.
+    """
+
+    problem: str | None = None
+    policies: tuple[str, ...] = ()
+
+
 class Site:
     """All that the page shows of a run.
 
     Args:
         run: What the run's folder holds.
+        live: What the page can play, where it is served; None for a page that is opened from a
+            disk.
 
     Attributes:
         problems: A sentence about each file that is not shown, or not completely.
         trajectories: The number of trajectories.
     """
 
-    def __init__(self, run: StoredRun) -> None:
+    def __init__(self, run: StoredRun, live: Live | None = None) -> None:
         self.run = run
+        self.live = live
         self.problems = list(run.problems)
         self._parts: dict[str, tuple[TrajectoryFile, int]] = {}
         facts: list[dict[str, Any]] = []
@@ -62,8 +89,12 @@ class Site:
                 continue
             names = [f"{file.path.stem}-{part}" for part in range(file.groups)]
             self._parts |= {name: (file, part) for part, name in enumerate(names)}
-            facts += [row | {"chunk": names[row["part"]]} for row in rows]
+            for number, row in enumerate(rows):
+                known_as = row["episode"] or f"{file.path.stem}/{number}"
+                facts.append(row | {"chunk": names[row["part"]], "episode": known_as})
+        facts = _latest(facts)
         self.trajectories = len(facts)
+        self._where = {fact["episode"]: (fact["chunk"], fact["place"]) for fact in facts}
         self._index = _columns(facts, list(self._parts))
 
     @property
@@ -73,11 +104,32 @@ class Site:
 
     def images(self) -> Iterable[str]:
         """Names of all images that the trajectories show and that are there."""
-        return sorted(path.name for path in (self.run.folder / IMAGES).glob("*.png"))
+        folders = self.run.image_folders
+        return sorted({path.name for folder in folders for path in folder.glob("*.png")})
 
     def image(self, name: str) -> bytes:
         """A PNG file; `name` is one of `images`."""
-        return (self.run.folder / IMAGES / name).read_bytes()
+        first, *others = self.run.image_folders
+        found = next((f for f in others if not (first / name).exists()), first)
+        return (found / name).read_bytes()
+
+    def row(self, episode: str) -> dict[str, Any]:
+        """A whole stored trajectory.
+
+        Args:
+            episode: What the index calls it.
+
+        Raises:
+            ConfigError: When it is not there, or its file is damaged.
+        """
+        if episode not in self._where:
+            raise ConfigError(f"there is no trajectory {episode!r}; open the page again")
+        chunk, place = self._where[episode]
+        file, part = self._parts[chunk]
+        try:
+            return file.rows(part)[place]
+        except (UnreadableFile, IndexError) as error:
+            raise ConfigError(f"{file.path.name} cannot be read: {error}") from error
 
     def data(self, name: str) -> str:
         """One of `names` as JSON in ASCII, without any ``<``.
@@ -85,17 +137,18 @@ class Site:
         Where a file turns out to be damaged, the JSON has the key ``problem`` alone.
         """
         if name == INDEX:
-            index = {"run": self.run.name, "problems": self.problems, **self._index}
-            return _json(index)
+            live = None if self.live is None else asdict(self.live)
+            index = {"run": self.run.name, "problems": self.problems, "live": live, **self._index}
+            return to_json(index)
         file, part = self._parts[name]
         try:
-            return _json(_chunk(file.rows(part)))
+            return to_json(_chunk(file.rows(part)))
         except UnreadableFile as error:
-            return _json({"problem": f"{file.path.name} {error}"})
+            return to_json({"problem": f"{file.path.name} {error}"})
 
     def script(self, name: str) -> bytes:
         """One of `names` as a script for the page."""
-        return f"receiveData({_json(name)}, {self.data(name)});\n".encode("ascii")
+        return f"receiveData({to_json(name)}, {self.data(name)});\n".encode("ascii")
 
     def page(self, inline: Mapping[str, str] | None = None) -> bytes:
         """The page.
@@ -110,7 +163,7 @@ class Site:
             for name, value in (inline or {}).items()
         )
         parts = {
-            "POLICY": escape(content_policy(style, script)),
+            "POLICY": escape(content_policy(style, script, served=self.live is not None)),
             "TITLE": escape(f"{self.run.name} · trajectories"),
             "STYLE": style,
             "DATA": blocks,
@@ -121,14 +174,18 @@ class Site:
         return page.encode()
 
 
-def content_policy(style: str, script: str) -> str:
-    """A Content-Security-Policy that allows this style, this script, data files and images."""
+def content_policy(style: str, script: str, *, served: bool) -> str:
+    """A Content-Security-Policy that allows this style, this script, data files and images.
+
+    A page that is served may also ask its own server.
+    """
     return "; ".join(
         [
             "default-src 'none'",
             f"script-src 'self' file: '{_digest(script)}'",
             f"style-src '{_digest(style)}'",
             "img-src 'self' file: data:",
+            *(["connect-src 'self'"] if served else []),
             "base-uri 'none'",
             "form-action 'none'",
         ]
@@ -144,7 +201,7 @@ def _asset(name: str) -> str:
     return (files("vagentrl.viewer") / "page" / name).read_text(encoding="utf-8")
 
 
-def _json(value: Any) -> str:
+def to_json(value: Any) -> str:
     """JSON that is safe in a script and in a page: ASCII, and no tag can begin in it."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
@@ -171,8 +228,11 @@ def _columns(facts: list[dict[str, Any]], chunks: list[str]) -> dict[str, Any]:
     columns["seed"] = [str(fact["seed"]) for fact in facts]  # JavaScript would round it
     columns["chunk"] = [numbers[fact["chunk"]] for fact in facts]
     columns["earlier"] = [fact["earlier_turns"] for fact in facts]
-    places: dict[int, int] = {}
-    columns["place"] = [_next(places, chunk) for chunk in columns["chunk"]]
+    columns |= {name: [fact[name] for fact in facts] for name in ("place", "episode")}
+    rows = {fact["episode"]: number for number, fact in enumerate(facts)}
+    # a branch names its origin by its row: -1 where that is gone, null where there is none
+    columns["origin"] = [fact["origin"] and rows.get(fact["origin"], -1) for fact in facts]
+    columns["originTurn"] = [fact["origin_turn"] for fact in facts]
     named = {}
     for name in _NAMED:
         named[name] = list(dict.fromkeys(fact[name] for fact in facts))
@@ -181,9 +241,10 @@ def _columns(facts: list[dict[str, Any]], chunks: list[str]) -> dict[str, Any]:
     return {"chunks": chunks, "names": named, "columns": columns}
 
 
-def _next(places: dict[int, int], chunk: int) -> int:
-    places[chunk] = places.get(chunk, -1) + 1
-    return places[chunk]
+def _latest(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The facts without those of episodes that were added again later."""
+    last = {fact["episode"]: number for number, fact in enumerate(facts)}
+    return [fact for number, fact in enumerate(facts) if last[fact["episode"]] == number]
 
 
 def _chunk(rows: list[dict[str, Any]]) -> dict[str, Any]:

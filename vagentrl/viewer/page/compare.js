@@ -7,12 +7,13 @@ const MOST_TURNS = 40;
 function alike(...names) {
   const columns = state.index.columns, rows = [];
   for (let row = 0; row < columns.iteration.length; row += 1) {
-    if (names.every((name) => columns[name][row] === columns[name][state.row])) rows.push(row);
+    const apart = columns.origin[row] !== null && row !== state.row; // branches have a view of their own
+    if (!apart && names.every((name) => columns[name][row] === columns[name][state.row])) rows.push(row);
   }
   return rows;
 }
 
-const members = once(() => alike("iteration", "split", "environment", "group"));
+const members = once(() => alike("iteration", "split", "environment", "group", "policy"));
 const sameSeed = once(() => {
   const { iteration } = state.index.columns;
   return alike("environment", "seed").sort((a, b) => iteration[a] - iteration[b] || a - b);
@@ -21,11 +22,13 @@ const sameSeed = once(() => {
 /** A function that computes once for each selected row. */
 function once(compute) {
   let row = null, value;
-  return () => {
+  const known = () => {
     if (row !== state.row) value = compute();
     row = state.row;
     return value;
   };
+  known.forget = () => (row = null); // the rows may mean others now
+  return known;
 }
 
 /** Draw rows as columns, turn beside turn. */
@@ -71,7 +74,8 @@ function sideTurn(trajectory, place, row) {
     select(row, place);
   });
   const top = make("div", "under", open, " ", make("span", "faint", signed(turn.reward)));
-  const card = make("div", "card", top);
+  const shared = place < (state.index.columns.originTurn[row] ?? 0);
+  const card = make("div", shared ? "card shared" : "card", top);
   if (turn.images.length) card.append(picture(turn.images[0]));
   else card.append(textBlock(turn.observation, "faint", 400));
   if (turn.hint) card.append(textBlock(turn.hint, "hint", 400));
@@ -86,7 +90,9 @@ const drawSeed = (view) => {
   const rows = sameSeed(), { columns } = state.index;
   const repeated = new Set(rows.map((row) => columns.iteration[row])).size < rows.length;
   const member = (row) => (repeated ? `, member ${columns.member[row]}` : "");
-  const heading = (row) => `iteration ${columns.iteration[row]}, ${cell("split", row)}${member(row)}`;
+  const player = (row) => (cell("policy", row) ? `${cell("policy", row)}, ` : "");
+  const heading = (row) =>
+    `${player(row)}iteration ${columns.iteration[row]}, ${cell("split", row)}${member(row)}`;
   return drawSide(view, rows, heading, curve(rows));
 };
 

@@ -19,7 +19,7 @@ function inlineData(name) {
   return null;
 }
 
-function loadScript(name) {
+function loadScript(name, query = "") {
   return new Promise((resolve) => {
     const script = document.createElement("script");
     const settle = (value) => {
@@ -31,7 +31,7 @@ function loadScript(name) {
     const missing = `data/${name}.js is missing or damaged; was it dropped meanwhile? Open the page again`;
     script.onerror = () => settle({ problem: missing });
     script.onload = () => receivers.has(name) && settle({ problem: missing });
-    script.src = `data/${encodeURIComponent(name)}.js`;
+    script.src = `data/${encodeURIComponent(name)}.js${query}`;
     document.head.append(script);
   });
 }
@@ -51,9 +51,22 @@ function load(name) {
 
 let inlineImages;
 
+/** Keep images that came with an answer of the server. */
+function keepPictures(pictures) {
+  inlineImages ??= new Map(Object.entries(inlineData("images") ?? {}));
+  for (const [name, address] of Object.entries(pictures)) inlineImages.set(name, address);
+}
+
+/** The index as it is now; everything else is then loaded again too. */
+async function loadIndexAgain() {
+  const index = await loadScript("index", "?again");
+  if (!index.problem) chunks.clear();
+  return index;
+}
+
 /** An image, or a note that it is missing. */
 function picture(name) {
-  inlineImages ??= new Map(Object.entries(inlineData("images") ?? {}));
+  keepPictures({});
   if (!IMAGE_NAME.test(name)) return make("span", "faint", "(no such image)");
   const image = document.createElement("img");
   image.loading = "lazy";

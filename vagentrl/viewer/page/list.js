@@ -12,8 +12,9 @@ const COLUMNS = [
   ["success", "✓", ""],
   ["length", "turns", "number"],
   ["stop", "stop", ""],
+  ["policy", "policy", ""],
 ];
-const NAMED = ["environment", "split", "stop"];
+const NAMED = ["environment", "split", "stop", "policy"];
 const RANGES = [["return", "return"], ["iteration", "iteration"]];
 const order = { rows: [], place: new Map(), by: "", falling: false };
 let controls = {};
@@ -21,21 +22,29 @@ let controls = {};
 /** What a column holds for a row, as the list shows it. */
 function cell(name, row) {
   const value = state.index.columns[name][row];
-  if (NAMED.includes(name)) return plain(state.index.names[name][value]);
+  if (NAMED.includes(name)) return plain(state.index.names[name][value] ?? "");
   if (name === "success") return value ? "✓" : "✗";
   if (name === "return") return number(value);
   return String(value);
 }
 
+/** Whether it is known who played; episodes of training runs do not name it. */
+const knowsPolicies = () => state.index.names.policy.some((name) => name !== null);
+const shownColumns = () => COLUMNS.filter(([name]) => name !== "policy" || knowsPolicies());
+
 function buildFilters() {
   const form = document.getElementById("filters");
+  form.replaceChildren();
+  document.getElementById("browse").toggleAttribute("data-policies", knowsPolicies());
   const add = (label, ...inputs) => {
     const group = inputs.length > 1 ? make("span", "range", ...inputs) : inputs[0];
+    inputs.forEach((input, place) => (input.dataset.name = `${label} ${place}`));
     form.append(make("label", "", label, group));
   };
   controls = {};
   for (const name of NAMED) {
-    const options = state.index.names[name].map((value, place) => [plain(value), String(place)]);
+    if (name === "policy" && !knowsPolicies()) continue;
+    const options = state.index.names[name].map((value, place) => [plain(value ?? "the run's"), String(place)]);
     add(name, (controls[name] = choice([["any", ""], ...options])));
   }
   controls.success = choice([["any", ""], ["yes", "true"], ["no", "false"]]);
@@ -50,6 +59,10 @@ function buildFilters() {
   const reset = make("button", "", "reset");
   reset.type = "reset";
   form.append(reset);
+}
+
+function listenToFilters() {
+  const form = document.getElementById("filters");
   form.addEventListener("input", applyFilters);
   form.addEventListener("reset", () => setTimeout(applyFilters));
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -76,7 +89,7 @@ function field(type, placeholder) {
 function conditions() {
   const columns = state.index.columns, wanted = [];
   const same = (name, value) => wanted.push((row) => columns[name][row] === value);
-  for (const name of NAMED) if (controls[name].value) same(name, Number(controls[name].value));
+  for (const name of NAMED) if (controls[name]?.value) same(name, Number(controls[name].value));
   if (controls.success.value) same("success", controls.success.value === "true");
   if (controls.group.value) same("group", Number(controls.group.value));
   if (controls.seed.value.trim()) same("seed", controls.seed.value.trim());
@@ -89,18 +102,38 @@ function conditions() {
 }
 
 function applyFilters() {
+  document.getElementById("list").scrollTop = 0;
+  filterRows();
+  if (!order.place.has(state.row) && order.rows.length) select(order.rows[0]);
+}
+
+/** The filters anew, for another index, as they were set. */
+function rebuildFilters() {
+  const inputs = () => [...document.querySelectorAll("#filters :is(select, input)")];
+  const labels = (input) => input.selectedOptions?.[0]?.textContent ?? input.value;
+  const before = new Map(inputs().map((input) => [input.dataset.name, labels(input)]));
+  buildFilters();
+  for (const input of inputs()) {
+    const label = before.get(input.dataset.name) ?? "";
+    const options = [...(input.options ?? [])];
+    if (!options.length) input.value = label;
+    else input.value = options.find((option) => option.textContent === label)?.value ?? "";
+  }
+  drawColumns();
+  filterRows();
+}
+
+function filterRows() {
   const wanted = conditions(), rows = [];
   for (let row = 0; row < state.index.columns.iteration.length; row += 1) {
     if (wanted.every((holds) => holds(row))) rows.push(row);
   }
   order.rows = rows;
   sortRows();
-  document.getElementById("list").scrollTop = 0;
   drawRows();
   const all = state.index.columns.iteration.length.toLocaleString("en");
   document.getElementById("count").textContent =
     `${rows.length.toLocaleString("en")} of ${all} trajectories`;
-  if (!order.place.has(state.row) && rows.length) select(rows[0]);
 }
 
 function sortRows() {
@@ -108,7 +141,8 @@ function sortRows() {
     const values = state.index.columns[order.by], names = state.index.names[order.by];
     const sign = order.falling ? -1 : 1;
     let compare = (a, b) => values[a] - values[b];
-    if (names) compare = (a, b) => names[values[a]].localeCompare(names[values[b]]);
+    const name = (row) => names[values[row]] ?? "";
+    if (names) compare = (a, b) => name(a).localeCompare(name(b));
     if (order.by === "seed") compare = (a, b) => compareDigits(values[a], values[b]);
     order.rows.sort((a, b) => sign * compare(a, b) || a - b);
   }
@@ -121,7 +155,7 @@ function compareDigits(a, b) {
 }
 
 function drawColumns() {
-  const heads = COLUMNS.map(([name, label, kind]) => {
+  const heads = shownColumns().map(([name, label, kind]) => {
     const arrow = order.by !== name ? "" : order.falling ? " ↓" : " ↑";
     const head = make("button", kind, label + arrow);
     head.title = `sort by ${name}`;
@@ -145,11 +179,11 @@ function drawRows() {
   const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 8);
   const last = Math.ceil((list.scrollTop + list.clientHeight) / ROW_HEIGHT) + 8;
   const seen = order.rows.slice(first, last).map((row, place) => {
-    const cells = COLUMNS.map(([name, , kind]) => {
+    const cells = shownColumns().map(([name, , kind]) => {
       const text = document.createElement("span");
       text.className = name === "success" ? (state.index.columns.success[row] ? "good" : "bad") : kind;
       text.textContent = cell(name, row);
-      if (name === "environment" || name === "seed") text.title = text.textContent;
+      if (["environment", "seed", "policy"].includes(name)) text.title = text.textContent;
       return text;
     });
     const line = make("div", "row", ...cells);

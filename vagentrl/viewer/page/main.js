@@ -5,7 +5,7 @@ const KEYS = [
   ["← →  or  h l", "previous or next turn"],
   ["Home End", "first turn, end"],
   ["↑ ↓  or  k j", "previous or next trajectory"],
-  ["1 2 3", "turns, group, seed over iterations"],
+  ["1 2 3 4 5", "turns, group, seed over iterations, what if, new game"],
   ["q Q", "next or previous quantity of the tokens"],
   ["p", "show or hide prompt tokens"],
   ["/", "go to the filters; Esc leaves them"],
@@ -45,7 +45,7 @@ function setView(view) {
 
 /** Draw what is selected. Data may come late: only the latest drawing reaches the page. */
 async function draw() {
-  if (state.row < 0) return;
+  if (state.row < 0 && state.view !== "play") return;
   const mine = (drawing += 1);
   const area = document.getElementById("view");
   const view = (...children) => {
@@ -54,17 +54,43 @@ async function draw() {
     area.replaceChildren(...children);
     area.dataset.shown = `${state.row}/${state.turn}/${state.view}`;
   };
-  drawFacts();
+  if (state.row >= 0 && state.view !== "play") drawFacts();
+  else document.getElementById("facts").replaceChildren();
   drawTabs();
   history.replaceState(null, "", `#${state.row}/${state.turn}/${state.view}`);
-  await { turns: drawTurns, group: drawGroup, seed: drawSeed }[state.view](view);
+  await VIEWS[state.view](view);
+}
+
+const VIEWS = {
+  turns: drawTurns,
+  group: drawGroup,
+  seed: drawSeed,
+  whatif: drawWhatIf,
+  play: drawPlay,
+};
+
+/** Show what was stored meanwhile; the same trajectory stays selected. */
+async function readAgain() {
+  const index = await loadIndexAgain();
+  if (index.problem) return showProblems([index.problem]);
+  const episode = state.index.columns.episode[state.row];
+  state.index = index;
+  state.row = index.columns.episode.indexOf(episode);
+  showProblems(index.problems);
+  members.forget();
+  sameSeed.forget();
+  rebuildFilters();
 }
 
 function drawTabs() {
+  const some = state.row >= 0;
+  const branches = some ? family(state.row).length - 1 : 0;
   const tabs = [
-    ["turns", "Turns", true],
+    ["turns", "Turns", some],
     ["group", `Group (${members().length})`, members().length > 1],
     ["seed", `This seed (${sameSeed().length})`, sameSeed().length > 1],
+    ["whatif", branches ? `What if (${branches})` : "What if", some],
+    ["play", "New game", whyNotPlay() === null],
   ].map(([name, label, useful]) => {
     const tab = make("button", "", label);
     tab.setAttribute("role", "tab");
@@ -105,6 +131,8 @@ const ACTIONS = {
   1: () => setView("turns"),
   2: () => setView("group"),
   3: () => setView("seed"),
+  4: () => setView("whatif"),
+  5: () => setView("play"),
   q: () => nextQuantity(1),
   Q: () => nextQuantity(-1),
   p: togglePrompt,
@@ -114,7 +142,7 @@ const ACTIONS = {
 };
 
 function onKey(event) {
-  const typing = event.target.closest?.("input, select, dialog");
+  const typing = event.target.closest?.("input, select, textarea, dialog");
   if (event.key === "Escape" && typing) return event.target.blur?.();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const action = Object.hasOwn(ACTIONS, event.key) ? ACTIONS[event.key] : null;
@@ -130,7 +158,7 @@ function wanted() {
   if (!/^\d+$/.test(row) || Number(row) >= rows) return;
   state.row = Number(row);
   state.turn = Number(turn) || 0;
-  if (["turns", "group", "seed"].includes(view)) state.view = view;
+  if (Object.hasOwn(VIEWS, view)) state.view = view;
 }
 
 function showProblems(problems) {
@@ -155,12 +183,14 @@ async function start() {
   document.getElementById("list").addEventListener("scroll", drawRows);
   addEventListener("resize", drawRows);
   buildFilters();
+  listenToFilters();
   drawColumns();
   wanted();
   const row = state.row, turn = state.turn;
   applyFilters();
   if (row >= 0) select(row, turn);
-  if (!index.columns.iteration.length) {
+  if (!index.columns.iteration.length && whyNotPlay() === null) setView("play");
+  else if (!index.columns.iteration.length) {
     document.getElementById("view").replaceChildren(make("div", "empty", "There are no trajectories."));
   }
   document.documentElement.dataset.ready = String(Math.round(performance.now()));

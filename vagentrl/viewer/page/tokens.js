@@ -71,7 +71,9 @@ function tokenText(spelling) {
 
 /** The tokens with the controls that colour them. */
 function tokenCard(trajectory, place) {
-  const turn = trajectory.turns[place], known = knownQuantities(trajectory);
+  const turn = trajectory.turns[place];
+  if (!turn.tokens.length) return make("div", "card", make("h3", "", "reply"), textBlock(turn.reply));
+  const known = knownQuantities(trajectory);
   const found = known.find(([name]) => name === state.quantity) ?? known[1] ?? known[0];
   const [name, , values, kind] = found;
   const most = extent(trajectory, values);

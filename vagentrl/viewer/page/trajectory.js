@@ -13,8 +13,9 @@ function drawFacts() {
     badge(`group ${columns.group[row]}, member ${columns.member[row]}`),
     badge(`seed ${columns.seed[row]}`),
   ];
+  if (cell("policy", row)) parts.splice(1, 0, badge(`by ${cell("policy", row)}`));
   if (columns.earlier[row]) parts.push(badge(`after ${columns.earlier[row]} earlier turns`));
-  if (cell("split", row) === "train" && !columns.learned[row]) parts.push(badge("not learned from"));
+  if (cell("split", row) === "train" && !columns.learned[row] && !cell("policy", row)) parts.push(badge("not learned from"));
   if (columns.error[row]) parts.push(make("div", "error", columns.error[row]));
   document.getElementById("facts").replaceChildren(...parts);
 }
@@ -54,7 +55,9 @@ function turnCards(trajectory, place) {
   seen.append(textBlock(turn.observation));
   const left = make("div", "", seen);
   if (turn.hint) left.append(make("div", "card hint", make("h3", "", "hint"), textBlock(turn.hint)));
-  const right = make("div", "", tokenCard(trajectory, place), parsedCard(turn));
+  const what = make("button", "", "what if the reply were another?");
+  what.addEventListener("click", () => setView("whatif"));
+  const right = make("div", "", tokenCard(trajectory, place), parsedCard(turn), make("div", "tools", what));
   if (turn.claims.length) right.append(claimsCard(turn));
   left.append(rewardCard(turn));
   return make("div", "turn", left, right);
