@@ -1,0 +1,1 @@
+"""Navigation: find a named object in furnished rooms that are seen in first person."""
