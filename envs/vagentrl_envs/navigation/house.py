@@ -97,7 +97,7 @@ class Plan:
             raise ConfigError(f"targets is {list(self.targets)}; give some of {', '.join(known)}")
         if not 1 <= self.objects <= len(OBJECTS):
             raise ConfigError(f"objects is {self.objects}; give 1 to {len(OBJECTS)}")
-        most = self.rooms * int(self.room_size**2 / 4)
+        most = self.rooms * int(self.room_size**2 / 3)
         if self.furniture < 0 or self.furniture + self.objects > most:
             raise ConfigError(
                 f"furniture is {self.furniture} and objects {self.objects}, but rooms {self.rooms} "
