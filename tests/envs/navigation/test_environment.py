@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import json
 from random import Random
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from tests.envs.every_format import EVERY_FORMAT
 from tests.envs.navigation.rooms import room, two_rooms
-from vagentrl.environment import seed_of, split_of
+from vagentrl.environment import seed_of, split_of_state
 from vagentrl.errors import ConfigError
 from vagentrl.types import Claim, Reply, StepResult
 from vagentrl_envs.navigation import Navigation
@@ -179,7 +180,8 @@ def test_the_splits_share_no_start():
     }
     assert not found["train"] & found["validation"]
     assert not (found["train"] | found["validation"]) & found["test"]
-    assert split_of(seed_of("test", 3)) == "test"
+    for split, states in found.items():
+        assert {split_of_state(state) for state in states} == {split}
 
 
 def test_shaping_adds_up_to_the_way_that_was_made():
@@ -268,3 +270,17 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], named: 
 
 def test_all_six_actions_are_there_by_default():
     assert Navigation().action_names == ACTIONS
+
+
+@pytest.mark.parametrize("renderer", ["raycaster", "miniworld"])
+def test_a_copy_plays_on_by_itself(renderer: Any):
+    try:
+        env = Navigation(renderer=renderer, size=48)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    first = env.reset(3)
+    other = copy.deepcopy(env)
+    moved = play(other, "rotateleft").observation
+    assert play(env, "rotateleft").observation.images[0].tobytes() == moved.images[0].tobytes()
+    assert play(other, "rotateright").observation.images[0].tobytes() == first.images[0].tobytes()
+    assert env.state() != other.state()
