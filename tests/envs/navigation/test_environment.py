@@ -181,7 +181,7 @@ def test_the_splits_share_no_start():
     assert not found["train"] & found["validation"]
     assert not (found["train"] | found["validation"]) & found["test"]
     for split, states in found.items():
-        assert {split_of_state(state) for state in states} == {split}
+        assert {split_of_state(str(state)) for state in states} == {split}
 
 
 def test_shaping_adds_up_to_the_way_that_was_made():
