@@ -10,7 +10,7 @@ from tests import runs
 from tests.claims_toy import HONEST, ExactJudge, Script, by_turn, claim_reply, fit, prepare
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.callbacks.trajectory_pictures import caption
-from vagentrl.claims import Audit, JudgementLog, TemplatePenalty, Unchanged
+from vagentrl.claims import Audit, JudgementLog, Length, TemplatePenalty
 from vagentrl.claims.judge import Claim, Verdict
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError, JudgeError
@@ -263,27 +263,28 @@ def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
 
     callback = WorldModelReward(
         Lenient(),
-        filters=[Unchanged()],
+        skill=False,
+        filters=[Length(longest=2.0)],
         templates=TemplatePenalty(penalty=0.75),
         audit=Audit(ExactJudge(), share=1.0),
         journal=JudgementLog(share=0.0),
     )
-    run = fit([claim_reply(9, 9)], callback)
-    # half of the claims are predictions that repeat the observation; all are the same and wrong
+    run = fit([claim_reply(9, f"{'so ' * 20}9")], callback)
+    # half of the claims, the predictions, are too long; all are the same, whatever the state
     assert scalars(run, "judge/filtered") == [0.5]
     assert scalars(run, "judge/penalised") == [1.0]
     assert scalars(run, "judge/audited") == [12]
     assert scalars(run, "judge/audit_disagreement") == [1.0]
     assert scalars(run, "judge/audit_asked") == [12]
-    # 0.5 × (1 - 0.75) + 0.5 × (0 - 0.75)
-    assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [-0.25] * 3
+    # observations: first 1 - 0.75, then paid by the second judge: 0.25 + (0 - 0.25) / 1
+    assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [0.0] * 3
     lines = (runs.folder(run) / "judgements.jsonl").read_text().splitlines()
     first, second = (json.loads(line) for line in lines[:2])
     assert first["claim"] == "9 are left" and first["truth"] == "3 are left"
     assert (first["score"], first["second_score"], first["differ"]) == (1.0, 0.0, True)
     assert (first["turn"], first["kind"], first["penalty"]) == (0, "observation", 0.75)
     assert (second["filtered"], second["score"]) == (True, 0.0)
-    assert second["reason"].startswith("Unchanged: the prediction repeats the observation")
+    assert second["reason"].startswith("Length: ")
     assert len(lines) == 24
 
 
@@ -320,7 +321,7 @@ def test_all_of_it_is_named_in_yaml(run_dir: Path):
     run = runs.prepare(f"--trainer.callbacks=[{json.dumps(callback)}]")
     [built] = [c for c in runs.callbacks(run) if isinstance(c, WorldModelReward)]
     assert [type(rule).__name__ for rule in built.filters] == [
-        "Length", "Repetition", "CopiedPrompt", "Contradiction", "Unchanged"
+        "Length", "Repetition", "CopiedPrompt", "Contradiction"
     ]  # fmt: skip
     assert isinstance(built.templates, TemplatePenalty) and isinstance(built.audit, Audit)
     assert built.coefficients == {"observation": 0.1, "prediction": 0.1}

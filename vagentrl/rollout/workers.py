@@ -101,7 +101,8 @@ def class_name(environment: Environment) -> str:
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
     """Step with a reply; returns the result, and the reply's claims with the true states."""
     observed, predicted = _claimed(reply)
-    before = _state(environment) if observed is not None else None
+    claiming = observed is not None or predicted is not None
+    before = _state(environment) if claiming else None
     result = environment.step(reply)
     _check_result(environment, result)
     after = _state(environment) if predicted is not None else None
@@ -111,7 +112,14 @@ def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Clai
     )
     representation = environment.format.state
     claims = tuple(
-        Claim(kind, text, representation, state, environment.rubric())
+        Claim(
+            kind,
+            text,
+            representation,
+            state,
+            environment.rubric(),
+            before if kind == "prediction" else None,
+        )
         for kind, text, state in given
         if text is not None and state is not None and representation is not None
     )
