@@ -195,6 +195,13 @@ _DENIAL = re.compile(
     r"|would|should|wish\w*|hop(?:e|es|ed|ing)|dream\w*|guess\w*|ignore[ds]?)\b"
 )
 """A sentence that does not assert what it says."""
+_ABOUT_THE_CLAIM = re.compile(
+    rf"^\W*{_UNTRUE}\W*$|\b(?:none|nothing)\b"
+    r"|\b(?:this|that|these|those|it|all|everything|above|following|below|statements?|claims?"
+    rf"|sentences?|descriptions?|what\s+i|just|i)\b.*\b{_UNTRUE}"
+)
+"""With a denial: a sentence that denies the claim, and not only something in it."""
+_NONE_TRUE = re.compile(r"\b(?:none|nothing)\b.*\b(?:true|right|correct|real|holds?)\b")
 _LOCAL = re.compile(
     r"\b(?:not|no|never|neither|nor|without|cannot|none|nothing|or|either|maybe|perhaps|possibly"
     r"|might|may|could|unknown|unclear|unsure|was|were|had)\b|n't\b"
@@ -233,6 +240,16 @@ _WAS_NOW = re.compile(
     rf"\b(?:was|were)\s+(?:previously\s+|before\s+)?{_AT}{_CELL},?\s+(?:and|but)\s+"
     r"(?:it\s+)?(?:is\s+now|now\s+is|now|is|will\s+be)\b"
 )
+_CONTRACTIONS = tuple(
+    (re.compile(short), long)
+    for short, long in (
+        (r"\bi'm\b", "i am"),
+        (r"'re\b", " are"),
+        (r"\b(it|he|she|there|here)'s\b", r"\1 is"),
+        (r"'s\s+(?:position|location|cell|place|coordinates)\b", ""),
+        (r"\bcan\s+be\s+(?=found|seen|spotted)", "is "),
+    )
+)
 _END = re.compile(r"[;\n!?]|\.(?!\d)")
 
 
@@ -251,12 +268,14 @@ def asserted(text: str) -> tuple[str, ...]:
     denies it ("all of this is false") drops all.
     """
     words = plain(unfenced(text))
+    for short, long in _CONTRACTIONS:
+        words = short.sub(long, words)
     words = _ORDINAL.sub(lambda found: f"{found['line']} {_ORDINALS[found['which']]}", words)
     words = _WAS_NOW.sub("is ", _ARROW.sub("at ", _FROM_TO.sub("to ", words)))
     kept: list[str] = []
     for sentence in (part.strip(" ,-*>#") for part in _END.split(words)):
-        if _DENIAL.search(sentence):
-            if not re.search(r"\d", sentence) and _about_the_claim(sentence):
+        if _DENIAL.search(sentence) or _NONE_TRUE.search(sentence):
+            if not re.search(r"\d", sentence) and _ABOUT_THE_CLAIM.search(sentence):
                 return ()
             continue
         if (that := _THAT.match(sentence)) and not _SAYS.search(that["before"]):
@@ -264,17 +283,6 @@ def asserted(text: str) -> tuple[str, ...]:
         parts = _PART.split(sentence) if _LOCAL.search(sentence) else [sentence]
         kept += [part.strip() for part in parts if part.strip() and not _LOCAL.search(part)]
     return tuple(kept)
-
-
-def _about_the_claim(sentence: str) -> bool:
-    return bool(
-        re.search(
-            r"\b(?:this|that|these|those|it|all|everything|nothing|none|above|following|below"
-            r"|statements?|claims?|sentences?|descriptions?|what\s+i|just|i)\b",
-            sentence,
-        )
-        or re.fullmatch(rf"\W*{_UNTRUE}\W*", sentence)
-    )
 
 
 def clauses(text: str) -> list[str]:
