@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader
@@ -388,9 +389,11 @@ class RolloutDataModule(Rollouts):
 
     def _traits(self, name: str, pool: WorkerPool) -> Traits:
         if self.worker_kind == "process":
+            pool.ask(methodcaller("probe"))
             return pool.ask(traits)
         # Made in this thread, so that wrong settings raise here and not in every worker.
         environment = make(self.environments[name], name)
         found = traits(environment)
+        environment.probe()
         environment.close()
         return found
