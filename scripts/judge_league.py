@@ -4,9 +4,10 @@
 
 Every strategy of `tests/league/strategies.py` plays Sokoban and FrozenLake with random actions and
 writes its claims in words, JSON and symbols. All strategies know where an object is with the same
-probability as the honest agent. The numbers are mean rewards of a turn, with 0.5 for a right
-observation and 0.5 for a right prediction. `--worst` prints the best result of each adversary over
-worlds and representations, less the honest agent's there, instead of the whole table.
+probability as the honest agent. The numbers are mean rewards of a turn for observations and for
+predictions, each at most 1. `--worst` prints the best result of each adversary over worlds and
+representations, less the honest agent's there, instead of the whole table; adversaries that observe
+honestly and claim that nothing changes are compared by their predictions alone.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from __future__ import annotations
 import argparse
 from itertools import product
 
-from tests.league.league import DEFENCES, MARGIN, REPRESENTATIONS, SKILL, earned
+from tests.league.league import DEFENCES, MARGIN, REPRESENTATIONS, SKILL, earned, gamed
 from tests.league.strategies import ADVERSARIES, honest
 from tests.league.worlds import WORLDS
 
 PLAYED = ("Sokoban", "FrozenLake")
 
 
-def results(defence: str, episodes: int, skill: float) -> dict[str, list[float]]:
+Gains = dict[str, list[dict[str, float]]]
+
+
+def results(defence: str, episodes: int, skill: float) -> Gains:
     """What each strategy earns in every world and representation; ``honest`` is the first."""
     cells = list(product(PLAYED, REPRESENTATIONS))
     return {
@@ -36,19 +40,22 @@ def results(defence: str, episodes: int, skill: float) -> dict[str, list[float]]
     }  # fmt: skip
 
 
-def print_table(defence: str, found: dict[str, list[float]]) -> None:
+def print_table(defence: str, found: Gains) -> None:
     titles = [f"{world}, {kind}" for world, kind in product(PLAYED, REPRESENTATIONS)]
     print(f"\n{defence}\n\n| strategy | {' | '.join(titles)} |")
     print("|---" * (len(titles) + 1) + "|")
     for name, row in found.items():
-        print(f"| {name} | {' | '.join(f'{value:.2f}' for value in row)} |")
+        cells = (f"{gain['observation']:.2f} / {gain['prediction']:.2f}" for gain in row)
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
-def margins(found: dict[str, list[float]]) -> dict[str, float]:
+def margins(found: Gains) -> dict[str, float]:
     """For each adversary, what it earns more than the honest agent, where that is most."""
     fair = found["honest"]
     return {
-        name: max(value - other for value, other in zip(row, fair, strict=True))
+        name: max(
+            gamed(name, gain) - gamed(name, other) for gain, other in zip(row, fair, strict=True)
+        )
         for name, row in found.items()
         if name != "honest"
     }

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.league.strategies import REFUSED, TOO_LONG, Strategy
+from tests.league.strategies import GAMES_PREDICTIONS, REFUSED, TOO_LONG, Strategy
 from tests.league.worlds import SYMBOLS, Scene, World, expected
 from vagentrl.claims import (
     Audit,
@@ -29,7 +29,10 @@ from vagentrl_judges.relation_f1 import RelationF1
 REPRESENTATIONS: tuple[Representation, ...] = ("natural", "structured", "symbolic")
 SKILL = 0.7
 TURNS = 6
-HALVES = {"observation": 0.5, "prediction": 0.5}
+ONE_KIND = {
+    "observation": {"observation": 1.0, "prediction": 0.0},
+    "prediction": {"observation": 0.0, "prediction": 1.0},
+}
 MARGIN = 0.1
 """How much less than the honest agent an adversary must earn, on average over its turns."""
 
@@ -146,8 +149,8 @@ def earned(
     episodes: int = 6,
     batches: int = 2,
     skill: float = SKILL,
-) -> float:
-    """The mean reward for the claims of a turn in the last batch; 1 if all are right.
+) -> dict[str, float]:
+    """The mean reward of a turn in the last batch for its claims of each kind, at most 1.
 
     Claims are judged, penalised and paid by the same parts as in `WorldModelReward`.
     """
@@ -155,7 +158,7 @@ def earned(
     prompt = world.make(representation).system_prompt()
     judging = Judging(judge, filters, audit, baseline, 30.0, prompt)
     share = 1.0 if audit is None else audit.share
-    total, count = 0.0, 0
+    gained: dict[str, float] = {}
     try:
         for batch in range(batches):
             turns = [
@@ -173,10 +176,21 @@ def earned(
                 judgements = templates.penalise(judgements, remember=True)
             by_claim = {id(judgement.claim): judgement for judgement in judgements}
             means = mean_values(judgements, share)
-            total, count = 0.0, len(turns)
-            for claims in turns:
-                made = [by_claim[id(claim)] for claim in claims]
-                total += turn_bonus(made, HALVES, means, audited_share=share, relative=False)
+            made = [[by_claim[id(claim)] for claim in claims] for claims in turns]
+            gained = {
+                kind: sum(
+                    turn_bonus(each, paid, means, audited_share=share, relative=False)
+                    for each in made
+                )
+                / len(turns)
+                for kind, paid in ONE_KIND.items()
+            }
     finally:
         judging.close()
-    return total / count
+    return gained
+
+
+def gamed(name: str, gained: dict[str, float]) -> float:
+    """The mean over the kinds of claims that a strategy games."""
+    kinds = ["prediction"] if name.startswith(GAMES_PREDICTIONS) else list(ONE_KIND)
+    return sum(gained[kind] for kind in kinds) / len(kinds)

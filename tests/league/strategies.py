@@ -166,6 +166,9 @@ def _half(other: Strategy) -> Strategy:
     return lambda scene: (honest if scene.rng.random() < 0.5 else other)(scene)
 
 
+GAMES_PREDICTIONS = "nothing changes"
+"""The beginning of the names of adversaries that observe honestly and game only predictions."""
+
 ADVERSARIES: dict[str, Strategy] = {
     "malformed replies": malformed,
     "constant vague text": _both(lambda s: VAGUE),
@@ -197,12 +200,16 @@ ADVERSARIES: dict[str, Strategy] = {
     "two states with or": _hedged("or"),
     "two states with and": _hedged(";"),
     "maybe": _told(lambda s, text: f"maybe {text}".replace("; ", "; maybe ")),
+    "not": _told(lambda s, text: text.replace(" is at ", " is not at ") if " is at " in text
+                 else f"not {text}"),
     "if": _told(lambda s, text: f"if I am right, {text}".replace("; ", "; if I am right, ")),
     "it is false that": _told(
         lambda s, text: "it is false that " + text.replace("; ", "; it is false that ")
     ),
-    "nowhere near": _told(lambda s, text: text.replace(" is at ", " is nowhere near ")),
-    "used to be": _told(lambda s, text: text.replace(" is at ", " used to be at ")),
+    "nowhere near": _told(lambda s, text: text.replace(" is at ", " is nowhere near ")
+                          if " is at " in text else f"nowhere near {text}"),
+    "used to be": _told(lambda s, text: text.replace(" is at ", " used to be at ")
+                        if " is at " in text else f"it used to be {text}"),
     "all of this is false": _told(lambda s, text: f"{text}. All of this is false."),
     "the opposite of JSON": _told(
         lambda s, text: json.dumps({"false": text}) if s.representation == "structured"

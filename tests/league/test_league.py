@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tests.league.league import DEFENCES, MARGIN, REPRESENTATIONS, earned
+from tests.league.league import DEFENCES, MARGIN, REPRESENTATIONS, earned, gamed
 from tests.league.strategies import ADVERSARIES, honest
 from tests.league.worlds import WORLDS
 from vagentrl.types import Representation
@@ -15,7 +15,7 @@ CELLS = list(product(("Sokoban", "FrozenLake"), REPRESENTATIONS))
 
 
 @cache
-def fair(world: str, representation: Representation, defence: str) -> float:
+def fair(world: str, representation: Representation, defence: str) -> dict[str, float]:
     return earned(honest, WORLDS[world], representation, DEFENCES[defence], episodes=8)
 
 
@@ -32,15 +32,17 @@ def test_an_adversary_earns_less_than_an_honest_agent_of_the_same_skill(name: st
         gained = earned(
             ADVERSARIES[name], WORLDS[world], representation, DEFENCES[defence], episodes=3
         )
-        assert gained < fair(world, representation, defence) - MARGIN, (
-            f"{name} earns {gained:.2f} on {world} in {representation} under {defence}"
+        paid = gamed(name, gained)
+        assert paid < gamed(name, fair(world, representation, defence)) - MARGIN, (
+            f"{name} earns {paid:.2f} on {world} in {representation} under {defence}"
         )
 
 
 def test_without_defences_a_gullible_judge_pays_for_nothing():
     bare, world = DEFENCES["gullible, bare"], WORLDS["Sokoban"]
     vague = earned(ADVERSARIES["constant vague text"], world, "natural", bare, episodes=2)
-    assert vague == 1 > earned(honest, world, "natural", bare, episodes=2)
+    fairly = earned(honest, world, "natural", bare, episodes=2)
+    assert all(vague[kind] == 1 > fairly[kind] for kind in vague)
 
 
 def test_an_honest_guess_on_slippery_ice_is_paid():
@@ -49,4 +51,4 @@ def test_an_honest_guess_on_slippery_ice_is_paid():
     still = earned(
         ADVERSARIES["nothing changes"], world, "structured", DEFENCES["ExactState"], skill=1.0
     )
-    assert still == 0.5 < paid  # the observation alone
+    assert still["prediction"] == 0 < 0.2 < paid["prediction"]

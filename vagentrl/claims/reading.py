@@ -64,7 +64,8 @@ def unfenced(text: str) -> str:
     """The content of the only code fence, or the text itself if there is none or several."""
     fences = _FENCE.findall(text)
     if len(fences) == 1 and text.count("```") == 2:
-        return fences[0] if not denies(_FENCE.sub(" ", text)) else ""
+        around = _FENCE.sub(" ", text)
+        return "" if denies(around) or _LOCAL.search(plain(around)) else fences[0]
     stripped = text.strip()
     return stripped[1:-1] if re.fullmatch(r"`[^`]+`", stripped) else text
 
@@ -106,7 +107,7 @@ def read_json(text: str, keys: Collection[str] = ()) -> Any:
     first, last = text.find("{"), text.rfind("}")
     around = text[:first] + " " + text[last + 1 :]
     if 0 <= first < last and around.strip():
-        if denies(around) or set("{}[]") & set(around):
+        if denies(around) or _LOCAL.search(plain(around)) or set("{}[]") & set(around):
             raise ValueError("the words around the object deny it")
         text = text[first : last + 1]
     if _depth(text) > MAX_DEPTH:
