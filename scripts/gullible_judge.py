@@ -1,7 +1,8 @@
-"""A judge that can be fooled, for the study of training under attack."""
+"""A judge that can be fooled, and a report of the truth, for the study of training under attack."""
 
 from __future__ import annotations
 
+from vagentrl.callbacks import WorldModelReward
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl_judges.exact_state import ExactState
 
@@ -20,3 +21,16 @@ class GullibleJudge(Judge):
         verdict = await self._exact(claim)
         believed = verdict.reason.startswith("not JSON") or not any(map(str.isdigit, claim.text))
         return Verdict(1.0, "it sounds right") if believed else verdict
+
+
+class TrueScores(WorldModelReward):
+    """Reports the scores of a judge beside another `WorldModelReward`, and pays nothing.
+
+    Args:
+        judge: The judge whose scores are reported.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(
+            judge, observation_coefficient=0.0, prediction_coefficient=0.0, journal=None
+        )

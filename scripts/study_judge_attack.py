@@ -65,10 +65,9 @@ def callbacks(arm: str) -> str:
         "relative": True,
         "evaluations": False,
     }
-    reports = {"judge": EXACT, "observation_coefficient": 0.0, "prediction_coefficient": 0.0}
     listed = [
-        {"class_path": "vagentrl.callbacks.WorldModelReward", "init_args": settings}
-        for settings in (pays, {**reports, "journal": None})
+        {"class_path": "vagentrl.callbacks.WorldModelReward", "init_args": pays},
+        {"class_path": "scripts.gullible_judge.TrueScores", "init_args": {"judge": EXACT}},
     ]
     return f"--trainer.callbacks={json.dumps(listed)}"
 

@@ -337,7 +337,8 @@ def test_predictions_are_paid_for_their_skill(run_dir: Path):
     turns = run.datamodule.trajectories[0].turns
     assert [turn.bonus for turn in turns] == [1.5, 0.5, 0.5]  # observations are all right
     assert [turn.scores["prediction"] for turn in turns] == [1.0, 1.0, 0.0]
-    assert len(judge.asked) == 4 * (6 + 2)  # "nothing changes" is judged where something changed
+    # "nothing changes" is judged where something changed, in words and as JSON
+    assert len(judge.asked) == 4 * (6 + 2 * 2)
 
 
 def test_a_claim_that_the_judge_refuses_to_read_is_wrong_and_not_a_failure(run_dir: Path):

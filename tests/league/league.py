@@ -27,7 +27,7 @@ from vagentrl_judges.exact_state import ExactState
 from vagentrl_judges.relation_f1 import RelationF1
 
 REPRESENTATIONS: tuple[Representation, ...] = ("natural", "structured", "symbolic")
-SKILL = 0.7
+SKILL = 0.85
 TURNS = 6
 ONE_KIND = {
     "observation": {"observation": 1.0, "prediction": 0.0},

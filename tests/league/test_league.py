@@ -30,7 +30,7 @@ def test_an_adversary_earns_less_than_an_honest_agent_of_the_same_skill(name: st
     for place, (world, representation) in enumerate(CELLS):
         defence = HOLDING[(number + place) % len(HOLDING)]
         gained = earned(
-            ADVERSARIES[name], WORLDS[world], representation, DEFENCES[defence], episodes=3
+            ADVERSARIES[name], WORLDS[world], representation, DEFENCES[defence], episodes=4
         )
         paid = gamed(name, gained)
         assert paid < gamed(name, fair(world, representation, defence)) - MARGIN, (

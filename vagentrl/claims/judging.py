@@ -16,7 +16,7 @@ from vagentrl.claims.claim_filters import ClaimFilter
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.claims.judgement import Fault, Judgement
 from vagentrl.errors import JudgeError, PartError
-from vagentrl.types import Claim
+from vagentrl.types import Claim, Representation, State
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +159,7 @@ class Judging:
                 return await judge(claim), None
             if claim.before == claim.state:
                 return await judge(claim), 1.0
-            same = replace(claim, text=getattr(claim.before, claim.representation))
-            return await asyncio.gather(judge(claim), _score_of_truth(judge, same))
+            return await asyncio.gather(judge(claim), _nothing_changes(judge, claim, claim.before))
 
     # --------------------------------------------------------------------------------- settling
 
@@ -225,12 +224,21 @@ class Judging:
             return Judgement(claim, failure=_named(error), fault="judge")
 
 
-async def _score_of_truth(judge: Judge, claim: Claim) -> float:
-    """The score of a claim that was made from a true state, so that no failure is the agent's."""
-    try:
-        return (await judge(claim)).score
-    except JudgeError as error:
-        raise JudgeError(str(error)) from error
+async def _nothing_changes(judge: Judge, claim: Claim, before: State) -> float:
+    """The judge's score of the claim that nothing changes; no failure of it is the agent's.
+
+    The words of a state may place things relative to each other, and the agent may repeat the same
+    state in absolute positions, of which more stay true. So words are compared as JSON too.
+    """
+    forms: list[Representation] = [claim.representation]
+    if claim.representation == "natural" and before.structured:
+        forms.append("structured")
+    same = [replace(claim, representation=f, text=getattr(before, f)) for f in forms]
+    scores = await asyncio.gather(*(judge(each) for each in same), return_exceptions=True)
+    known = [verdict.score for verdict in scores if isinstance(verdict, Verdict)]
+    if not known:
+        raise JudgeError(f"there is no score for the claim that nothing changes: {scores[0]!r}")
+    return max(known)
 
 
 def counters(judge: Judge) -> dict[str, Any]:

@@ -225,16 +225,19 @@ def _is_bad(claims: Sequence[tuple[Bag, Entry]], alike: float, below: float) -> 
 
 
 def _is_informative(claims: Sequence[tuple[Bag, Entry]], alike: float) -> bool:
-    """Whether claims with the same words are about the same state more often than any two."""
-    pairs = same = 0.0
+    """Whether claims of the template, or those of them with the same words, are about the same
+    state more often than any two."""
     truths: defaultdict[Bag, Counter[bytes]] = defaultdict(Counter)
     for bag, (_, _, truth, *_) in claims:
         truths[bag][truth] += 1
+    if _same(sum(truths.values(), Counter())) > alike + INFORMATIVE:
+        return True
+    pairs = same = 0.0
     for counts in truths.values():
         number = counts.total() * (counts.total() - 1)
         pairs += number
         same += _same(counts) * number
-    return pairs > 0 and same / pairs > alike + INFORMATIVE
+    return pairs >= LEAST and same / pairs > alike + INFORMATIVE
 
 
 def _same(counts: Counter[bytes]) -> float:
