@@ -1,7 +1,7 @@
 """Trains under a judge that can be fooled, with and without defences.
 
     python scripts/study_judge_attack.py --jobs 2 --figure docs/figures/judge_attack.png
-    python scripts/study_judge_attack.py --iterations 1 --seeds 1 --out runs/judge_attack_dry
+    python scripts/study_judge_attack.py --dry_run        # a minute: does every arm train?
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
 finished runs are not repeated. ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge`
@@ -46,6 +46,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "defended": {"judge": GULLIBLE, **DEFENCES},
     "exact": {"judge": EXACT},
 }
+SMALL = ("--data.groups=2", "--data.val_episodes=4", "--trainer.check_val_every_n_epoch=1")
+"""Settings of a dry run."""
 SHOWN = {
     "observation_right": "observations all right",
     "prediction_right": "predictions all right",
@@ -108,11 +110,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--out", type=Path, default=Path("runs/judge_attack"))
     parser.add_argument("--figure", type=Path, default=None)
+    parser.add_argument("--dry_run", action="store_true", help="one small iteration of each arm")
     arguments = parser.parse_args()
-    folder = ROOT / arguments.out
+    folder = ROOT / "runs/judge_attack"
     extra = [f"--trainer.max_epochs={arguments.iterations}"]
+    if arguments.dry_run:
+        arguments.seeds, folder = 1, ROOT / "runs/judge_attack_dry"
+        extra = ["--trainer.max_epochs=1", *SMALL]
     wanted = [
         Run(folder / arm / f"seed_{seed}", CONFIG, seed, [callbacks(arm), *extra])
         for seed, arm in product(range(1, arguments.seeds + 1), ARMS)

@@ -8,9 +8,9 @@ keep this from being gamed:
 - *Trust.* The later observation counts as far as other episodes confirm it: as far as it agrees
   with what others say who are shown the same, more than with what others say who are shown
   something else at the same turn and after the same actions. The environment shows the same or
-  not; nobody has to know what it means. So words that are invented and repeated earn nothing, as nobody else
-  uses them for it, nor do the number of the turn and the last action, which need no look at the
-  state. Where nobody else is shown the same, nothing is paid.
+  not; nobody has to know what it means. So words that are invented and repeated earn nothing, as
+  nobody else uses them for it, nor do the number of the turn and the last action, which need no
+  look at the state. Where nobody else is shown the same, nothing is paid.
 """
 
 from __future__ import annotations
