@@ -93,6 +93,13 @@ def traits(environment: Environment) -> Traits:
     return Traits(environment.replays, environment.waits_s, starts)
 
 
+def probed_traits(environment: Environment) -> Traits:
+    """As `traits`, once the services that episodes need have answered."""
+    found = traits(environment)
+    environment.probe()
+    return found
+
+
 def class_name(environment: Environment) -> str:
     """Name of the environment's class."""
     return type(environment).__name__
