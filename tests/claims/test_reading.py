@@ -121,6 +121,14 @@ def test_a_text_has_one_spelling():
     assert grid_rows("```\n  # #\n  # P\n```") == ["##", "#P"]
 
 
+def test_a_grid_that_is_denied_has_no_rows():
+    grid = sokoban().state().symbolic
+    for words in ("not {}", "maybe\n{}", "if I am right,\n{}", "it is false that {}",
+                  "{}\nAll of this is false.", "nowhere near {}"):  # fmt: skip
+        assert grid_rows(words.format(grid)) == []
+    assert grid_rows(f"I see:\n{grid}")[1:] == grid_rows(grid)
+
+
 def test_a_field_that_is_named_twice_in_any_spelling_is_refused():
     for text in ('{"a": 1, "A": 2}', "{'a': 1, 'A ': 2}", '{"box": 1, "boxes": 2}'):
         with pytest.raises(ValueError, match="twice"):
