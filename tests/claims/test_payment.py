@@ -1,5 +1,6 @@
 """What claims earn, by hand and by properties."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from vagentrl.claims.payment import mean_values, skill, turn_bonus, value
 from vagentrl.types import ClaimKind
 
 BOTH = {"observation": 0.5, "prediction": 0.25}
+NO_MEANS: Mapping[str, float] = {}
 SCORES = st.floats(0, 1)
 SHARES = st.floats(0.01, 1)
 
@@ -30,7 +32,9 @@ def judged(score: float | None, kind: ClaimKind = "observation", **rest: Any) ->
     )
 
 
-def bonus(*judgements: Judgement, relative: bool = False, **means: float) -> float:
+def bonus(
+    *judgements: Judgement, relative: bool = False, means: Mapping[str, float] = NO_MEANS
+) -> float:
     return turn_bonus(judgements, BOTH, means, audited_share=0.25, relative=relative)
 
 
@@ -54,9 +58,11 @@ def test_a_failure_that_the_claim_caused_counts_as_wrong_and_another_as_the_mean
     known = [judged(1.0), judged(0.5), judged(None, fault="claim")]
     means = mean_values([*known, judged(None)], 1.0)
     assert means == {"observation": 0.5}  # (1 + 0.5 + 0) / 3; the unknown one does not count
-    assert bonus(judged(None, fault="claim"), **means) == 0
-    assert bonus(judged(None, fault="judge"), **means) == 0  # a claim that breaks the judge's code
-    assert bonus(judged(None), **means) == 0.25
+    assert bonus(judged(None, fault="claim"), means=means) == 0
+    assert (
+        bonus(judged(None, fault="judge"), means=means) == 0
+    )  # a claim that breaks the judge's code
+    assert bonus(judged(None), means=means) == 0.25
 
 
 def test_an_audited_claim_is_paid_by_the_second_judge():
@@ -87,10 +93,10 @@ def test_a_penalty_takes_at_most_the_value():
 def test_relative_rewards_move_all_turns_alike():
     means = {"observation": 0.6, "prediction": 0.2}
     # the claims are worth 0.5 × 1 + 0.25 × 0; the means 0.5 × 0.6 + 0.25 × 0.2 = 0.35
-    assert bonus(judged(1.0), judged(0.0, "prediction"), relative=True, **means) == (
+    assert bonus(judged(1.0), judged(0.0, "prediction"), relative=True, means=means) == (
         pytest.approx(0.15)
     )
-    assert bonus(relative=True, **means) == pytest.approx(-0.35)
+    assert bonus(relative=True, means=means) == pytest.approx(-0.35)
 
 
 def test_a_mean_below_0_is_0_so_that_no_batch_pays_for_malformed_replies():
@@ -125,8 +131,8 @@ def test_no_claim_earns_less_than_a_malformed_reply(
     relative: bool,
 ):
     made = judged(score, fault=fault, baseline=baseline, penalty=penalty)
-    assert bonus(made, relative=relative, observation=mean) >= bonus(
-        relative=relative, observation=mean
+    assert bonus(made, relative=relative, means={"observation": mean}) >= bonus(
+        relative=relative, means={"observation": mean}
     )
 
 
