@@ -272,20 +272,21 @@ def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
         journal=JudgementLog(share=0.0),
     )
     run = fit([claim_reply(9, f"{'so ' * 20}9")], callback)
-    # half of the claims, the predictions, are too long; all are the same, whatever the state
+    # Half of the claims, the predictions, are too long. All are the same, but there are only three
+    # states, so scores decide: the first judge's for observations, as no audit is in the past.
     assert scalars(run, "judge/filtered") == [0.5]
-    assert scalars(run, "judge/penalised") == [1.0]
+    assert scalars(run, "judge/penalised") == [0.5]
     assert scalars(run, "judge/audited") == [12]
     assert scalars(run, "judge/audit_disagreement") == [1.0]
     assert scalars(run, "judge/audit_asked") == [12]
-    # observations: first 1 - 0.75, then paid by the second judge: 0.25 + (0 - 0.25) / 1
+    # observations are paid by the second judge: 1 + (0 - 1) / 1
     assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [0.0] * 3
     lines = (runs.folder(run) / "judgements.jsonl").read_text().splitlines()
     first, second = (json.loads(line) for line in lines[:2])
     assert first["claim"] == "9 are left" and first["truth"] == "3 are left"
     assert (first["score"], first["second_score"], first["differ"]) == (1.0, 0.0, True)
-    assert (first["turn"], first["kind"], first["penalty"]) == (0, "observation", 0.75)
-    assert (second["filtered"], second["score"]) == (True, 0.0)
+    assert (first["turn"], first["kind"]) == (0, "observation") and "penalty" not in first
+    assert (second["filtered"], second["score"], second["penalty"]) == (True, 0.0, 0.75)
     assert second["reason"].startswith("Length: ")
     assert len(lines) == 24
 
