@@ -42,6 +42,7 @@ def callbacks(observation: float, prediction: float) -> str:
         "observation_coefficient": observation,
         "prediction_coefficient": prediction,
         "relative": True,
+        "skill": False,  # predictions earn their score, as when the study was made
     }
     listed = [{"class_path": "vagentrl.callbacks.WorldModelReward", "init_args": settings}]
     return f"--trainer.callbacks={json.dumps(listed)}"

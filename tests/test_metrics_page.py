@@ -10,7 +10,7 @@ import pytest
 
 from tests import claims_toy, runs
 from tests.end_to_end import test_hints, test_worlds
-from vagentrl.callbacks import AgentCallback, WorldModelReward
+from vagentrl.callbacks import AgentCallback, SelfPredictionReward, WorldModelReward
 from vagentrl.callbacks.board_layout import BOARDS, boards_of
 from vagentrl.claims import Audit, TemplatePenalty
 from vagentrl.claims.claim_filters import Length
@@ -101,7 +101,10 @@ def claiming(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:
         journal=None,
     )
     script = claims_toy.by_turn(lambda session, turn: claims_toy.HONEST[turn])
-    return claims_toy.fit(script, reward, "--trainer.limit_val_batches=1.0")
+    run = claims_toy.prepare(script, reward, "--trainer.limit_val_batches=1.0")
+    runs.callbacks(run).insert(0, SelfPredictionReward(claims_toy.ExactJudge()))
+    run.trainer.fit(run.model, run.datamodule)
+    return run
 
 
 def hinted(monkeypatch: pytest.MonkeyPatch) -> VagentCLI:

@@ -66,7 +66,7 @@ def judge(method: Callable[..., Any]) -> Mistake:
 
 
 async def score_alone(self: Judge, asked: Any) -> Any:
-    return 0.5
+    return "0.5"
 
 
 def generate(method: Callable[..., Any]) -> Mistake:
@@ -216,7 +216,9 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         judge(lambda self, claim: Verdict(1.0)),
         r"Mine\.judge returned Verdict\(.*write it as `async def judge`",
     ),
-    "a bare score": (judge(score_alone), r"Mine\.judge returned 0\.5 \(float\); return Verdict"),
+    "a score as text": (
+        judge(score_alone), r"Mine\.judge returned '0\.5' \(str\); return Verdict"
+    ),
     "a score in words": (
         lambda: Verdict("high"), r"a verdict's score is 'high' \(str\); a judge gives a number"  # pyright: ignore
     ),

@@ -41,7 +41,7 @@ from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
-from vagentrl.rollout.workers import Traits, WorkerPool, make, traits
+from vagentrl.rollout.workers import Traits, WorkerPool, make, probed_traits, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class RolloutDataModule(Rollouts):
         }
         starts: dict[str, int | None] = {}
         for name, pool in pools.items():
-            found = self._traits(name, pool)
+            found = self._traits(name, pool, probed_traits if stage == "fit" else traits)
             check_replays(self, name, found.replays, agent.advantage)
             pool.timeout_s += found.waits_s
             starts[name] = found.starts
@@ -386,11 +386,11 @@ class RolloutDataModule(Rollouts):
         worlds = [World(name, mixture.weights[name], starts[name]) for name in mixture.worlds]
         return Draws(worlds, mixture.curriculum, self.seed)
 
-    def _traits(self, name: str, pool: WorkerPool) -> Traits:
+    def _traits(self, name: str, pool: WorkerPool, look: Callable[[Environment], Traits]) -> Traits:
         if self.worker_kind == "process":
-            return pool.ask(traits)
+            return pool.ask(look)
         # Made in this thread, so that wrong settings raise here and not in every worker.
         environment = make(self.environments[name], name)
-        found = traits(environment)
+        found = look(environment)
         environment.close()
         return found

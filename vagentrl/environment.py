@@ -172,6 +172,15 @@ class Environment(ABC):
         """A picture of the current state for people to look at; None if there is none."""
         return None
 
+    def probe(self) -> None:  # noqa: B027 (most environments need no service)
+        """Ask each service that episodes need, such as a hint model's endpoint, if it answers.
+
+        Called once when a run starts, and by ``vagentrl check``.
+
+        Raises:
+            RolloutError: When one does not answer.
+        """
+
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Release the environment's resources."""
 

@@ -82,11 +82,44 @@ class PromptTooLong(RolloutError):
 
 
 class JudgeError(RolloutError):
-    """A judge gave no verdict."""
+    """A judge gave no verdict.
+
+    Attributes:
+        caused_by_claim: Whether the claim is the cause, for instance because the judge's model
+            refuses to read it. Such a claim counts as wrong; after another failure its score is
+            unknown.
+    """
+
+    def __init__(self, message: str = "", *, caused_by_claim: bool = False) -> None:
+        super().__init__(message)
+        self.caused_by_claim = caused_by_claim
 
 
 class ChatError(RolloutError):
-    """A chat model that serves as a judge or gives hints did not reply."""
+    """A chat model that serves as a judge or gives hints did not reply.
+
+    Attributes:
+        caused_by_prompt: Whether the endpoint works but does not answer this prompt: it refused
+            the prompt, found it too long, or did not come to an end.
+        prompt_tokens: Prompt tokens of all attempts, which are paid for without a reply.
+        reply_tokens: Tokens that the model wrote in these attempts.
+        cost: Price of all of these tokens.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        caused_by_prompt: bool = False,
+        prompt_tokens: int = 0,
+        reply_tokens: int = 0,
+        cost: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.caused_by_prompt = caused_by_prompt
+        self.prompt_tokens = prompt_tokens
+        self.reply_tokens = reply_tokens
+        self.cost = cost
 
 
 class EngineError(RolloutError):

@@ -173,6 +173,7 @@ class Claim:
         representation: The representation in which the agent was asked to write.
         state: The true state.
         rubric: The environment's instructions for judges; may be empty.
+        before: For a prediction, the true state before the actions; None if unknown.
     """
 
     kind: ClaimKind
@@ -180,6 +181,7 @@ class Claim:
     representation: Representation
     state: State
     rubric: str = ""
+    before: State | None = None
 
     @property
     def truth(self) -> str:

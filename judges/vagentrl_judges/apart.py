@@ -14,6 +14,9 @@ from typing import Any
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import JudgeError
 
+CLOSE_S = 5.0
+"""Seconds that the judge's process may take to end."""
+
 
 class Apart(Judge):
     """Runs a judge in a separate process.
@@ -44,6 +47,19 @@ class Apart(Judge):
         now = self.inner.metrics() if self._worker is None else self._worker.metrics
         total = {name: value + self._before.get(name, 0.0) for name, value in now.items()}
         return {**total, "restarts": self.restarts}
+
+    async def probe(self) -> None:
+        """Ask the judge's endpoint from this process, which shares its settings and its key."""
+        await self.inner.probe()
+
+    async def close(self) -> None:
+        """End the process; claims that it is judging fail."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            self._before = {
+                name: value + self._before.get(name, 0.0) for name, value in worker.metrics.items()
+            }
+            await asyncio.to_thread(worker.close)
 
     async def judge(self, claim: Claim) -> Verdict:
         if self._worker is None or self._worker.dead:
@@ -91,15 +107,22 @@ class _Worker:
         future.set_exception(self._ended())
         return future
 
+    def close(self) -> None:
+        """Let the process end, and end it if it does not."""
+        self._process.terminate()
+        self._process.join(CLOSE_S)
+        if self._process.is_alive():
+            self._process.kill()
+
     def _listen(self) -> None:
         try:
             while True:
-                number, outcome, self.metrics = self._connection.recv()
+                number, score, text, by_claim, self.metrics = self._connection.recv()
                 future = self._pending.pop(number)
-                if isinstance(outcome, Verdict):
-                    future.set_result(outcome)
+                if score is not None:
+                    future.set_result(Verdict(score, text))
                 else:
-                    future.set_exception(outcome)
+                    future.set_exception(JudgeError(text, caused_by_claim=by_claim))
         except (EOFError, OSError):
             self._process.join()
         with self._lock:
@@ -116,17 +139,23 @@ class _Worker:
 
 
 def _serve(connection: Connection, judge: Judge) -> None:
-    """Judge claims concurrently until the connection closes. Runs in the separate process."""
+    """Judge claims concurrently until the connection closes. Runs in the separate process.
+
+    Answers are plain numbers and texts: an error of a class that cannot be pickled, or not be read
+    back, would never arrive.
+    """
 
     async def answer(number: int, claim: Claim) -> None:
-        outcome: Verdict | JudgeError
+        score, text, by_claim = None, "", False
         try:
-            outcome = await judge(claim)
+            verdict = await judge(claim)
+            score, text = float(verdict.score), str(verdict.reason)
         except JudgeError as error:
-            outcome = error
+            text, by_claim = str(error), error.caused_by_claim
         except Exception as error:  # every claim must get an answer
-            outcome = JudgeError(f"{type(error).__name__} in the judge: {error}")
-        connection.send((number, outcome, dict(judge.metrics())))
+            text = f"{type(error).__name__} in the judge: {error}"
+            by_claim = not isinstance(error, OSError)  # its code broke while it read the claim
+        connection.send((number, score, text, by_claim, _counters(judge)))
 
     def listen(loop: asyncio.AbstractEventLoop, closed: asyncio.Event) -> None:
         try:
@@ -142,3 +171,10 @@ def _serve(connection: Connection, judge: Judge) -> None:
         await closed.wait()
 
     asyncio.run(work())
+
+
+def _counters(judge: Judge) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in judge.metrics().items()}
+    except Exception:  # the boundary: counting must not cost a verdict
+        return {}

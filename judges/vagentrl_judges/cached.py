@@ -49,6 +49,12 @@ class Cached(Judge):
         own = {"hits": self.hits, "misses": self.misses, "unwritten": self.unwritten}
         return {**self.inner.metrics(), **own}
 
+    async def probe(self) -> None:
+        await self.inner.probe()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
     async def judge(self, claim: Claim) -> Verdict:
         name = content_hash(self.inner.identity(), claim)
         key = (asyncio.get_running_loop(), name)

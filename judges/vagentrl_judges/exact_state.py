@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from itertools import accumulate
 from typing import Any
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
+from vagentrl.claims.reading import asserted, grid_rows, read_json
 from vagentrl.errors import ConfigError, JudgeError
-
-_CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
-MAX_DEPTH = 32
-"""How deep brackets of a structured claim may be nested; states nest a few levels."""
+from vagentrl_judges.relations import as_places, f1, read_state, score_of_cells
+from vagentrl_judges.rule_parser import RuleParser
 
 
 class ExactState(Judge):
@@ -23,15 +19,20 @@ class ExactState(Judge):
 
     - Structured claims are compared as JSON values. The score is the mean over the fields of the
       truth and any extra fields of the claim. A field that is a list of objects is compared as a
-      multiset (F1); any other field, such as a position, is right or wrong.
+      multiset; any other field, such as a position, is right or wrong.
     - Symbolic claims are compared cell by cell, ignoring white space. A grid of another shape
       scores 0. Cells that are background in both grids do not count, so copying walls and floor
       earns nothing.
-    - Natural claims are compared clause by clause (F1), in any order. A clause is right only if it
-      is worded as the environment words it.
+    - Natural claims are compared by the positions that they give to each class of objects, in any
+      words that `RuleParser` reads; the score is the mean over classes. Where the state has no
+      positions, or the claim gives none, it is compared clause by clause with the environment's own
+      clauses.
 
-    A claim that cannot be parsed scores 0, because that is the agent's mistake and not a failure
-    of the judge.
+    Multisets are compared by an F1 in which every item above the true number costs a right one, so
+    that naming candidates does not pay (`vagentrl_judges.relations.f1`).
+
+    Claims are read by `vagentrl.claims.reading`. A claim that cannot be parsed scores 0, because
+    that is the agent's mistake and not a failure of the judge.
 
     Args:
         background: Symbols of empty cells in a grid: walls and floors.
@@ -44,6 +45,7 @@ class ExactState(Judge):
                 "only the symbols of walls and floors"
             )
         self.background = frozenset(background)
+        self._parser = RuleParser()
 
     def identity(self) -> str:
         return f"ExactState({''.join(sorted(self.background))})"
@@ -55,17 +57,27 @@ class ExactState(Judge):
             case "symbolic":
                 return self._symbolic(claim)
             case _:
-                return _compare_lists("clauses", _clauses(claim.text), _clauses(claim.truth))
+                return self._natural(claim)
+
+    def _natural(self, claim: Claim) -> Verdict:
+        said, truth = asserted(claim.text), asserted(claim.truth)
+        worded = _compare_lists("clauses", said, truth)
+        state = read_state(claim.state.structured)
+        if state is None or worded.score == 1:
+            return worded
+        relations = self._parser.read(claim.text, tuple(state))
+        return Verdict(*score_of_cells(relations, state)) if relations else worded
 
     def _structured(self, claim: Claim) -> Verdict:
         try:
-            truth = _read(claim.truth)
+            truth = read_json(claim.truth)
         except ValueError as error:
             raise JudgeError(
                 f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
             ) from error
         try:
-            return _compare("the state", _read(claim.text), truth)
+            keys = tuple(truth) if isinstance(truth, dict) else ()
+            return _compare("the state", read_json(claim.text, keys), truth)
         except ValueError as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
 
@@ -79,13 +91,16 @@ class ExactState(Judge):
         right = sum(a == b for a, b in compared)
         if right == len(compared):
             return Verdict(1.0)
+        said, true = (sum(pair[i] not in self.background for pair in pairs) for i in (0, 1))
         return Verdict(
-            right / len(compared), f"{right} of {len(compared)} cells that count are right"
+            max(0, right - max(0, said - true)) / len(compared),
+            f"{right} of {len(compared)} cells that count are right, {said} things said of {true}",
         )
 
 
 def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
     """Compare a JSON value with the true one, recursively for objects."""
+    claimed = as_places(claimed, truth)
     if isinstance(truth, dict) and isinstance(claimed, dict):
         parts = {
             key: _compare(key, claimed[key], truth[key])
@@ -103,12 +118,12 @@ def _compare(name: str, claimed: Any, truth: Any) -> Verdict:
 
 
 def _compare_lists(name: str, claimed: Iterable[Hashable], truth: Iterable[Hashable]) -> Verdict:
-    """Return the F1 of two multisets."""
+    """Compare two multisets."""
     a, b = Counter(claimed), Counter(truth)
     right, said, true = (a & b).total(), a.total(), b.total()
     if right == said == true:
         return Verdict(1.0)
-    return Verdict(2 * right / (said + true), f"{name}: {said} said, {right} right of {true}")
+    return Verdict(f1(right, said, true), f"{name}: {said} said, {right} right of {true}")
 
 
 def _is_multiset(value: Any) -> bool:
@@ -131,39 +146,5 @@ def _frozen(value: Any) -> Hashable:
             return value
 
 
-def _read(text: str) -> Any:
-    """The JSON value.
-
-    Raises:
-        ValueError: When the text is not JSON, names a field twice, or nests deeper than
-            `MAX_DEPTH`. Depth is counted, because how deep the reader itself can go depends on how
-            much of the interpreter's stack is left.
-    """
-    if _depth(text) > MAX_DEPTH:
-        raise ValueError(f"brackets are nested deeper than {MAX_DEPTH}")
-    return json.loads(text, object_pairs_hook=_fields)
-
-
-def _depth(text: str) -> int:
-    """How deep the brackets outside of strings are nested."""
-    found = _STRING_OR_BRACKET.findall(text)
-    steps = (1 if token in "[{" else -1 for token in found if token in "[]{}")
-    return max(accumulate(steps), default=0)
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Reject duplicate fields, of which `json` would silently keep the last."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"{twice[:40]!r} is named twice")
-    return fields
-
-
 def _grid(text: str) -> list[str]:
-    return [row for line in text.splitlines() if (row := "".join(line.split()))]
-
-
-def _clauses(text: str) -> list[str]:
-    worded = (" ".join(part.split()).casefold() for part in _CLAUSE_END.split(text))
-    return [clause for clause in worded if clause]
+    return ["".join(row.split()) for row in grid_rows(text)]

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from vagentrl.chat import ChatModel
+from vagentrl.chat import ChatModel, without_thoughts
 from vagentrl.errors import ChatError, ConfigError, JudgeError
-from vagentrl_judges.prompts import Prompt, fresh_code
+from vagentrl_judges.prompts import Prompt, fresh_code, probe
 from vagentrl_judges.relations import ANY, LESS, MORE, Range, Relation, RelationParser, at
 
 SHOWN = 200
@@ -60,6 +60,9 @@ class ModelParser(RelationParser):
         own = {"parsed": self.parsed, "unreadable": self.unreadable}
         return {**self.model.metrics(), **own}
 
+    async def probe(self) -> None:
+        await probe(self.model)
+
     async def parse(self, text: str, classes: Collection[str]) -> list[Relation]:
         said = ""
         for _ in range(self.repeats + 1):
@@ -67,9 +70,12 @@ class ModelParser(RelationParser):
                 claim=text, classes=", ".join(classes), code=fresh_code(text)
             )
             try:
-                said = (await self.model.complete(prompt, max_tokens=self.max_tokens)).text
+                reply = await self.model.complete(prompt, max_tokens=self.max_tokens)
             except ChatError as error:
-                raise JudgeError(f"ModelParser got no reply: {error}") from error
+                raise JudgeError(
+                    f"ModelParser got no reply: {error}", caused_by_claim=error.caused_by_prompt
+                ) from error
+            said = without_thoughts(reply.text)
             relations = read_relations(said)
             if relations is not None:
                 self.parsed += 1
@@ -82,7 +88,8 @@ class ModelParser(RelationParser):
         raise JudgeError(
             f"ModelParser got no relations from {self.repeats + 1} replies; the last one begins "
             f"with {said.strip()[:SHOWN]!r}. Use a model that follows instructions better, request "
-            "JSON with OpenAIChat.extra_body, or raise repeats"
+            "JSON with OpenAIChat.extra_body, or raise repeats",
+            caused_by_claim=True,
         )
 
 

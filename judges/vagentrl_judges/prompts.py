@@ -8,7 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from string import Template
 
-from vagentrl.errors import ConfigError
+from vagentrl.chat import ChatModel
+from vagentrl.errors import ChatError, ConfigError, JudgeError
 
 
 class Prompt:
@@ -51,6 +52,18 @@ class Prompt:
     def identity(self) -> str:
         """Return a hash of the prompt's text."""
         return hashlib.sha256(self._template.template.encode()).hexdigest()
+
+
+async def probe(model: ChatModel) -> None:
+    """Ask a judge's model whether it answers.
+
+    Raises:
+        JudgeError: When it does not.
+    """
+    try:
+        await model.probe()
+    except ChatError as error:
+        raise JudgeError(f"the judge's model does not answer: {error}") from error
 
 
 def fresh_code(claim: str) -> str:

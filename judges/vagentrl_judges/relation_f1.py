@@ -30,7 +30,10 @@ class RelationF1(Judge):
     of a class are interchangeable. For a class with *there* objects in the state, *found* matched
     objects, and *wrong* relations that are true of no object::
 
-        F1 = 2 * credit / (found + wrong + there)
+        F1 = 2 * (credit - surplus) / (found + wrong + there)
+
+    but not below 0. The surplus is the number of places above the number of objects, so that
+    naming several candidates for one object does not pay.
 
     An exact relation earns a credit of 1. It gives row and column, or distances from the only
     object of another class, measured from that object's true position. A vague relation (a
@@ -79,6 +82,9 @@ class RelationF1(Judge):
     def metrics(self) -> Mapping[str, float]:
         return self.parser.metrics()
 
+    async def probe(self) -> None:
+        await self.parser.probe()
+
     async def judge(self, claim: Claim) -> Verdict:
         truth = self._truth(claim)
         relations = await self._relations(claim, truth)
@@ -105,7 +111,7 @@ class RelationF1(Judge):
             case "natural":
                 return await self.parser.parse(claim.text, tuple(truth))
             case "structured":
-                return cells_as_relations(read_state(claim.text) or {}, truth)
+                return cells_as_relations(read_state(claim.text, tuple(truth)) or {}, truth)
             case "symbolic":
                 if self.symbols is None:
                     raise JudgeError(

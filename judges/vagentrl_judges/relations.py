@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from vagentrl.claims.reading import grid_rows, read_json
 from vagentrl.errors import ConfigError, JudgeError
 
 Cell = tuple[int, int]
@@ -86,6 +86,13 @@ class RelationParser(ABC):
     def identity(self) -> str:
         """Return a text with all settings that affect parsing; it is part of a cache's key."""
 
+    async def probe(self) -> None:  # noqa: B027 (most parsers have no endpoint)
+        """Ask the parser's endpoint, if it has one, whether it answers.
+
+        Raises:
+            JudgeError: When it does not.
+        """
+
     def metrics(self) -> Mapping[str, float]:
         """Return counts and sums since the parser was created."""
         return {}
@@ -94,20 +101,25 @@ class RelationParser(ABC):
 # ---------------------------------------------------------------------------------- notations
 
 
-def read_state(text: str) -> Truth | None:
+def read_state(text: str, classes: Collection[str] = ()) -> Truth | None:
     """Read the objects from a state in JSON; None if the text is not such a state.
 
     Each class has one cell, ``{"class": [row, column]}``, or a list of them, ``{"class": [[row,
-    column], …]}``.
+    column], …]}``. A cell may also be ``{"row": row, "column": column}``.
+
+    Args:
+        text: The state, or a claim.
+        classes: For a claim, the classes of the true state, with which its keys are identified.
     """
     try:
-        written = json.loads(text)
+        written = as_places(read_json(text, classes), None)
     except (ValueError, RecursionError):
         return None
     if not isinstance(written, dict):
         return None
     things: dict[str, Sequence[Cell]] = {}
     for name, value in written.items():
+        value = as_places(value, None)
         cells = [value] if _is_cell(value) else value
         if not isinstance(cells, list) or not all(map(_is_cell, cells)):
             return None
@@ -118,8 +130,8 @@ def read_state(text: str) -> Truth | None:
 def read_grid(text: str, symbols: Mapping[str, Sequence[str]]) -> Truth:
     """Read the objects from a grid; `symbols` names the classes that each symbol stands for."""
     things: dict[str, list[Cell]] = defaultdict(list)
-    for row, line in enumerate(text.splitlines()):
-        for column, symbol in enumerate(line.rstrip()):
+    for row, line in enumerate(grid_rows(text)):
+        for column, symbol in enumerate(line):
             for name in symbols.get(symbol, ()):
                 things[name].append((row, column))
     return things
@@ -135,11 +147,70 @@ def cells_as_relations(things: Truth, classes: Collection[str]) -> list[Relation
     ]
 
 
+def as_places(claimed: Any, truth: Any) -> Any:
+    """Bring a claimed value into the form of the true one, where only the notation differs.
+
+    ``{"row": 2, "column": 3}`` becomes ``[2, 3]``, a position where a list of positions is wanted
+    becomes a list of one, and the other way round.
+    """
+    if isinstance(claimed, dict) and not isinstance(truth, dict):
+        named = {key.strip().lower().removesuffix("umn"): value for key, value in claimed.items()}
+        return [named["row"], named["col"]] if named.keys() == {"row", "col"} else claimed
+    if isinstance(claimed, list):
+        claimed = [as_places(item, []) for item in claimed]
+        if _is_cell(claimed) and isinstance(truth, list) and truth and _is_cell(truth[0]):
+            return [claimed]
+        if _is_cell(truth) and len(claimed) == 1 and _is_cell(claimed[0]):
+            return claimed[0]
+    return claimed
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
 def _is_cell(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(n) is int for n in value)
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_whole, value))
 
 
 # ------------------------------------------------------------------------------------ the score
+
+
+def f1(right: float, said: int, true: int) -> float:
+    """An F1 of two sets in which every item above the true number costs a right one.
+
+    The plain F1 is 2 / (k + 1) for naming all k candidates for the place of one object, and only
+    1 / k on average for naming one of them. Here a candidate more than there are objects never
+    pays: it adds at most one to `right`, which it costs again.
+
+    Args:
+        right: Number of right items, or their credit.
+        said: Number of items that were claimed.
+        true: Number of items that there are.
+    """
+    surplus = max(0, said - true)
+    return 2 * max(0.0, right - surplus) / (said + true) if said + true else 1.0
+
+
+def score_of_cells(relations: Sequence[Relation], truth: Truth) -> tuple[float, str]:
+    """The mean over classes of the F1 of the cells that relations give, and the reason.
+
+    Only relations count that leave one cell, with distances measured from the true position of the
+    only object of a class.
+    """
+    said: dict[str, set[Cell]] = defaultdict(set)
+    for relation, closed in zip(relations, closes_cycle(relations), strict=True):
+        origins = [(0, 0)] if relation.of is None else truth.get(relation.of, ())
+        if relation.exact and not closed and len(origins) == 1:
+            cell = (origins[0][0] + relation.rows[0], origins[0][1] + relation.columns[0])
+            said[relation.thing].add((int(cell[0]), int(cell[1])))
+    classes = [name for name in truth if truth[name] or said[name]]
+    scores = {
+        name: f1(len(said[name] & set(truth[name])), len(said[name]), len(truth[name]))
+        for name in classes
+    }
+    reason = ", ".join(f"{name} {found:.2f}" for name, found in scores.items())
+    return (sum(scores.values()) / len(scores) if scores else 0.0), reason
 
 
 @dataclass(frozen=True)
@@ -160,8 +231,8 @@ class ClassScore:
 
     @property
     def f1(self) -> float:
-        """Twice the credit, divided by the number of claimed plus the number of true objects."""
-        return 2 * self.credit / (self.found + self.wrong + self.there)
+        """As of `f1`."""
+        return f1(self.credit, self.found + self.wrong, self.there)
 
     def __str__(self) -> str:
         return f"{self.f1:.2f} ({self.found} of {self.there} found, {self.wrong} wrong)"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
+from vagentrl.claims.reading import asserted
 from vagentrl_judges.relations import ANY, LESS, MORE, Range, Relation, RelationParser, at
 
 WORDS: Mapping[str, Sequence[str]] = {
@@ -37,11 +38,28 @@ _ARTICLE = r"(?:(?:the|an?|its|my|this|one\s+of\s+the)\s+)?"
 _BARE_MOVE = re.sub(r"\?P<\w+>", "?:", _MOVE)
 _AND = r"(?:\s*,\s*(?:and\s+)?|\s+and\s+|\s+|\s*-\s*)"
 _MOVES = rf"{_BARE_MOVE}(?:{_AND}{_BARE_MOVE}){{0,3}}"
-_NOT_SURE = re.compile(
-    r"\b(?:not|no|never|neither|nor|without|cannot|or|either|maybe|perhaps|possibly|might|may|could"
-    r"|if|unless|unknown)\b|n't\b"
-)
-_CLAUSE = re.compile(r"[;\n!?]|\.(?!\d)|\b(?:but|while|whereas)\b")
+_CLAUSE = re.compile(r"\b(?:but|while|whereas)\b")
+_LINKING_WORDS = """
+    a an the this that these those there here where it its it's i'm im you're my your me we our one
+    is are am be being been will now then next after move moving step currently presently still
+    also just exactly precisely right directly again already both all each respectively and with of
+    in on at to into onto by as for from up
+    stands stand standing sits sit sitting lies lie lying located locate situated placed place
+    positioned position found find seen see shown shows appears appear visible rests rest resting
+    stays stay staying remains remain remaining waits wait waiting ends end ending lands land
+    arrives arrive arriving arrived moves moved goes go going gets get steps stepped walks walking
+    occupies occupy occupying occupied keeps keep parked set fixed stuck exists exist comes come
+    coming reaches reach reached reaching has have having holding marked reads spotted
+    empty free resides reside becomes become finishes finish starts start starting
+    begins slides slide slid
+    pushed pushes cell cells square squares tile tiles field spot location coordinates coordinate
+    coords coord point grid map room board lake ice index indices row rows column columns col
+    place places
+    so once predicted expected says equals equal r c y x
+"""
+_LINKING = frozenset(_LINKING_WORDS.split())
+"""Words that may stand between an object and its place. A word that is not listed may turn what is
+said around ("the player avoids (2, 3)"), so the place is then not read."""
 _JOINED = re.compile(rf"\s*(?:,|and|,\s*and)\s+{_ARTICLE}")
 
 
@@ -52,8 +70,8 @@ class RuleParser(RelationParser):
     directions from another object ("1 below and 2 to the right of the player", "two cells north of
     the box", "to the upper left of the player"); the position of another object ("on the target",
     "where the player is"); several places for one object; and several objects in one place. It
-    ignores clauses that are negated or uncertain ("not", "or", "maybe", …) and text that it does
-    not understand.
+    reads what `vagentrl.claims.reading.asserted` leaves of the text, which is nothing that is
+    denied, uncertain or past, and ignores what it does not understand.
 
     Args:
         words: Names of the objects of each class. Classes that are not given have the names that
@@ -67,12 +85,16 @@ class RuleParser(RelationParser):
         return f"RuleParser {sorted((name, list(words)) for name, words in self.words.items())}"
 
     async def parse(self, text: str, classes: Collection[str]) -> list[Relation]:
+        return self.read(text, classes)
+
+    def read(self, text: str, classes: Collection[str]) -> list[Relation]:
+        """As `parse`; nothing has to be waited for."""
         names = self._names(classes)
         pattern = _pattern(tuple(sorted(names, key=len, reverse=True)))
         return [
             relation
-            for clause in _CLAUSE.split(text.lower().replace("\u2019", "'"))
-            if not _NOT_SURE.search(clause)
+            for part in asserted(text)
+            for clause in _CLAUSE.split(part)
             for relation in _read(clause, pattern, names)
         ]
 
@@ -119,11 +141,17 @@ def _read(clause: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> li
     relations: list[Relation] = []
     things: list[str] = []
     waiting: list[Relation] = []  # places that were named before their object
-    thing_end = origin_end = -1
+    thing_end = origin_end = end = -1
     origin = ""
     for found in pattern.finditer(clause):
-        if found["thing"] is not None:
-            name = _class(found["thing"], names)
+        if end >= 0 and not _links(clause[end : found.start()]):
+            things, waiting = [], []
+        end = found.end()
+        thing = found["thing"]
+        if waiting and not things and found["place"] and found[0].startswith("where"):
+            thing = found["place"]  # "(2, 3) is where the player is"
+        if thing is not None:
+            name = _class(thing, names)
             joined = thing_end >= 0 and _JOINED.fullmatch(clause[thing_end : found.start()])
             things = [*things, name] if joined else [name]
             thing_end = found.end()
@@ -139,6 +167,11 @@ def _read(clause: str, pattern: re.Pattern[str], names: Mapping[str, str]) -> li
             if place.of is not None:
                 origin, origin_end = place.of, found.end()
     return relations
+
+
+def _links(between: str) -> bool:
+    """Whether the words between an object and a place leave the place the object's."""
+    return all(word in _LINKING for word in re.findall(r"[^\W\d_]+(?:'\w+)?", between))
 
 
 def _about(thing: str, place: Relation) -> Relation:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vagentrl.chat import ChatModel
+from vagentrl.chat import ChatModel, without_thoughts
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ChatError, ConfigError, JudgeError
-from vagentrl_judges.prompts import Prompt, fresh_code
+from vagentrl_judges.prompts import Prompt, fresh_code, probe
 
 ANY_RUBRIC = "It is right if all that it says is true of the state and nothing of note is missing."
 """The default for environments without a rubric."""
@@ -62,6 +62,9 @@ class YesNo(Judge):
         own = {"verdicts": self.verdicts, "unreadable": self.unreadable}
         return {**self.model.metrics(), **own}
 
+    async def probe(self) -> None:
+        await probe(self.model)
+
     async def judge(self, claim: Claim) -> Verdict:
         code = text = ""
         for _ in range(self.repeats + 1):
@@ -75,7 +78,8 @@ class YesNo(Judge):
         raise JudgeError(
             f"YesNo got no answer from {self.repeats + 1} replies; the last one ends in "
             f"{text.strip()[-SHOWN:]!r}, not in 'ANSWER {code}: YES' or NO. Use a model that "
-            "follows instructions better, raise repeats, or reword the prompt"
+            "follows instructions better, raise repeats, or reword the prompt",
+            caused_by_claim=True,
         )
 
     async def _ask(self, claim: Claim, code: str) -> str:
@@ -92,8 +96,10 @@ class YesNo(Judge):
         try:
             reply = await self.model.complete(prompt, max_tokens=self.max_tokens)
         except ChatError as error:
-            raise JudgeError(f"YesNo got no reply: {error}") from error
-        return reply.text
+            raise JudgeError(
+                f"YesNo got no reply: {error}", caused_by_claim=error.caused_by_prompt
+            ) from error
+        return without_thoughts(reply.text)
 
 
 def read_answer(reply: str, code: str) -> bool | None:

@@ -1,5 +1,7 @@
+import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from tests import runs
 from tests.claims_toy import HONEST, ExactJudge, Script, by_turn, claim_reply, fit, prepare
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.callbacks.trajectory_pictures import caption
-from vagentrl.claims import Audit, JudgementLog, TemplatePenalty, Unchanged
+from vagentrl.claims import Audit, JudgementLog, Length, TemplatePenalty
 from vagentrl.claims.judge import Claim, Verdict
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError, JudgeError
@@ -24,7 +26,7 @@ def scalars(run: VagentCLI, name: str) -> list[float]:
 
 
 def reward(judge: Any = None, **settings: Any) -> WorldModelReward:
-    return WorldModelReward(judge or ExactJudge(), **{"journal": None, **settings})
+    return WorldModelReward(judge or ExactJudge(), **{"journal": None, "skill": False, **settings})
 
 
 def test_claims_are_judged_against_the_state_before_and_after(run_dir: Path):
@@ -263,27 +265,29 @@ def test_filters_penalties_and_audits_are_counted_and_written(run_dir: Path):
 
     callback = WorldModelReward(
         Lenient(),
-        filters=[Unchanged()],
+        skill=False,
+        filters=[Length(longest=2.0)],
         templates=TemplatePenalty(penalty=0.75),
         audit=Audit(ExactJudge(), share=1.0),
         journal=JudgementLog(share=0.0),
     )
-    run = fit([claim_reply(9, 9)], callback)
-    # half of the claims are predictions that repeat the observation; all are the same and wrong
+    run = fit([claim_reply(9, f"{'so ' * 20}9")], callback)
+    # Half of the claims, the predictions, are too long. All are the same, but there are only three
+    # states, so scores decide: the first judge's for observations, as no audit is in the past.
     assert scalars(run, "judge/filtered") == [0.5]
-    assert scalars(run, "judge/penalised") == [1.0]
+    assert scalars(run, "judge/penalised") == [0.5]
     assert scalars(run, "judge/audited") == [12]
     assert scalars(run, "judge/audit_disagreement") == [1.0]
     assert scalars(run, "judge/audit_asked") == [12]
-    # 0.5 × (1 - 0.75) + 0.5 × (0 - 0.75)
-    assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [-0.25] * 3
+    # observations are paid by the second judge: 1 + (0 - 1) / 1
+    assert [turn.bonus for turn in run.datamodule.trajectories[0].turns] == [0.0] * 3
     lines = (runs.folder(run) / "judgements.jsonl").read_text().splitlines()
     first, second = (json.loads(line) for line in lines[:2])
     assert first["claim"] == "9 are left" and first["truth"] == "3 are left"
     assert (first["score"], first["second_score"], first["differ"]) == (1.0, 0.0, True)
-    assert (first["turn"], first["kind"], first["penalty"]) == (0, "observation", 0.75)
-    assert (second["filtered"], second["score"]) == (True, 0.0)
-    assert second["reason"].startswith("Unchanged: the prediction repeats the observation")
+    assert (first["turn"], first["kind"]) == (0, "observation") and "penalty" not in first
+    assert (second["filtered"], second["score"], second["penalty"]) == (True, 0.0, 0.75)
+    assert second["reason"].startswith("Length: ")
     assert len(lines) == 24
 
 
@@ -320,10 +324,87 @@ def test_all_of_it_is_named_in_yaml(run_dir: Path):
     run = runs.prepare(f"--trainer.callbacks=[{json.dumps(callback)}]")
     [built] = [c for c in runs.callbacks(run) if isinstance(c, WorldModelReward)]
     assert [type(rule).__name__ for rule in built.filters] == [
-        "Length", "Repetition", "CopiedPrompt", "Contradiction", "Unchanged"
+        "Length", "Repetition", "CopiedPrompt", "Contradiction"
     ]  # fmt: skip
     assert isinstance(built.templates, TemplatePenalty) and isinstance(built.audit, Audit)
     assert built.coefficients == {"observation": 0.1, "prediction": 0.1}
+
+
+def test_predictions_are_paid_for_their_skill(run_dir: Path):
+    # a right step, the same claim again without a step, and "nothing changes" before a step
+    script = [claim_reply(3, 2), claim_reply(2, 2, "wait"), claim_reply(2, 2)]
+    judge = ExactJudge()
+    run = fit(script, reward(judge, skill=True, prediction_coefficient=1.0))
+    turns = run.datamodule.trajectories[0].turns
+    assert [turn.bonus for turn in turns] == [1.5, 0.5, 0.5]  # observations are all right
+    assert [turn.scores["prediction"] for turn in turns] == [1.0, 1.0, 0.0]
+    # "nothing changes" is judged where something changed, in words and as JSON
+    assert len(judge.asked) == 4 * (6 + 2 * 2)
+
+
+def test_a_claim_that_the_judge_refuses_to_read_is_wrong_and_not_a_failure(run_dir: Path):
+    class Refusing(ExactJudge):
+        async def judge(self, claim: Claim) -> Verdict:
+            if "?" in claim.text:
+                raise JudgeError("the provider refuses", caused_by_claim=True)
+            return await super().judge(claim)
+
+    script = [claim_reply(3, 2), claim_reply("?", 1), HONEST[2]]
+    for on_failure in ("drop_trajectory", "stop"):
+        run = fit(script, reward(Refusing(), on_failure=on_failure))
+        turns = run.datamodule.trajectories[0].turns
+        assert [turn.bonus for turn in turns] == [1.0, 0.5, 1.0]
+        assert scalars(run, "judge/unreadable_claims") == [4]
+        assert scalars(run, "judge/failures") == scalars(run, "rollout/failed") == [0]
+
+
+def test_a_judge_that_never_answers_costs_its_time_limit_and_ends_the_run(run_dir: Path):
+    class Silent(ExactJudge):
+        async def judge(self, claim: Claim) -> Verdict:
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    with pytest.raises(JudgeError, match=r"24 of 24 claims .* no verdict within 0\.2 s.* max_fail"):
+        fit(HONEST, reward(Silent(), timeout_s=0.2))
+    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+
+
+def test_a_judge_without_an_endpoint_stops_the_run_before_the_first_episode(run_dir: Path):
+    class Dead(ExactJudge):
+        async def probe(self) -> None:
+            raise JudgeError("the connection failed")
+
+    judge = Dead()
+    with pytest.raises(JudgeError, match="the connection failed"):
+        fit(HONEST, reward(judge))
+    assert not judge.asked
+
+
+def test_a_filter_that_raises_costs_its_claim_and_not_the_run(run_dir: Path):
+    class Broken(Length):
+        def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
+            if claim.text.startswith("2"):
+                raise ValueError("a mistake in the filter")
+            return None
+
+    run = fit(HONEST, reward(filters=[Broken()]))
+    turns = run.datamodule.trajectories[0].turns
+    # "2 are left" is the first prediction and the second observation
+    assert [turn.bonus for turn in turns] == [0.5, 0.5, 1.0]
+    assert scalars(run, "judge/failures") == [8]
+    reason = turns[0].reasons["prediction"]
+    assert reason == "Broken failed: ValueError: a mistake in the filter"
+
+
+def test_judges_are_closed_with_the_run(run_dir: Path):
+    closed: list[str] = []
+
+    class Closing(ExactJudge):
+        async def close(self) -> None:
+            closed.append("closed")
+
+    fit(HONEST, reward(Closing(), audit=Audit(Closing())))
+    assert closed == ["closed", "closed"]
 
 
 def test_right_claims_may_not_cost():

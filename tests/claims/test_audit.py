@@ -6,13 +6,15 @@ from vagentrl.claims import Audit
 from vagentrl.errors import ConfigError
 
 
-def test_a_sample_has_the_given_share_and_is_the_same_every_time():
-    claims = [claim(f"claim {n}") for n in range(2000)]
-    audit = Audit(ExactJudge(), share=0.1)
-    chosen = [audit.samples(each) for each in claims]
+def test_every_occurrence_of_a_text_is_drawn_on_its_own_with_the_given_probability():
+    audit, again = (Audit(ExactJudge(), share=0.1) for _ in range(2))
+    said = claim("all is well")
+    chosen = [audit.samples(said, 3, "lake", episode, 0) for episode in range(2000)]
     assert sum(chosen) / 2000 == pytest.approx(0.1, abs=0.027)  # four standard deviations
-    assert chosen == [Audit(ExactJudge(), share=0.1).samples(each) for each in claims]
-    assert all(Audit(ExactJudge(), share=1.0).samples(each) for each in claims)
+    assert chosen == [again.samples(said, 3, "lake", episode, 0) for episode in range(2000)]
+    other = Audit(ExactJudge(), share=0.1, seed=1)
+    assert chosen != [other.samples(said, 3, "lake", episode, 0) for episode in range(2000)]
+    assert all(Audit(ExactJudge(), share=1.0).samples(said, n) for n in range(100))
 
 
 def test_judges_disagree_when_their_scores_differ_by_more_than_the_tolerance():

@@ -1,9 +1,13 @@
+import random
+import string
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.claims.claims import claim, judgement
 from vagentrl.claims import TemplatePenalty
+from vagentrl.claims.judge import Verdict
 from vagentrl.claims.judgement import Judgement
 from vagentrl.errors import ConfigError
 
@@ -26,11 +30,73 @@ def test_only_the_top_most_frequent_templates_are_examined():
     assert penalties(rule, *said) == [1.0] * 3 + [0.0] * 2
 
 
-def test_templates_ignore_case_and_white_space_and_numbers_if_set():
-    one, other = claim("The Box  is at\n(1, 2)"), claim("the box is at (3, 12)")
-    assert TemplatePenalty().template(one) != TemplatePenalty().template(other)
-    rule = TemplatePenalty(ignore_numbers=True)
-    assert rule.template(one) == rule.template(other) == "the box is at (#, #)"
+def test_templates_ignore_case_layout_order_repetition_and_hidden_characters():
+    rule = TemplatePenalty()
+    one = rule.bag(claim("the box is at (1, 2); it is big"))
+    for same in (
+        "The Box  is at\n(1, 2); it is big",
+        "it is big; the box is at (1, 2)",
+        "the b\u200box is at (1, 2); it is bi\u0000g",
+        "thе bох is at (1, 2); it is big",  # noqa: RUF001 (Cyrillic letters)
+        "the box is at (\uff11, \uff12); it is big, it is big",
+    ):
+        assert len(one ^ rule.bag(claim(same))) <= 4  # words beside the moved number
+    assert one == rule.bag(claim("THE BOX IS AT (1, 2); IT IS BIG"))
+    assert one != rule.bag(claim("the box is at (1, 3); it is big"))
+    loose = TemplatePenalty(ignore_numbers=True)
+    assert loose.bag(claim("at (1, 2)")) == loose.bag(claim("at (3, 12)")) == {"at", "#"}
+
+
+STATES = [
+    f"the player is at row {n % 6}, column {n // 6 % 6}; the box is {n % 5}" for n in range(99)
+]
+
+
+def about(text: str, truth: str, score: float = 1.0, second: float | None = None) -> Judgement:
+    second_verdict = None if second is None else Verdict(second)
+    return Judgement(claim(text, truth), Verdict(score), second=second_verdict)
+
+
+def noise(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_lowercase, k=4))
+
+
+DISGUISES: dict[str, Callable[[random.Random], str]] = {
+    "none": lambda rng: VAGUE,
+    "random letters": lambda rng: f"{VAGUE} {noise(rng)}",
+    "random number": lambda rng: f"{VAGUE}; note {rng.randrange(10**6)}",
+    "hidden characters": lambda rng: VAGUE.replace("e", "e" + "\u200b" * rng.randrange(3)),
+    "shuffled clauses": lambda rng: "; ".join(rng.sample(VAGUE.split("; "), 3)),
+    "look-alikes": lambda rng: "".join(
+        {"e": "\u0435", "o": "\u043e"}.get(c, c) if rng.random() < 0.3 else c for c in VAGUE
+    ),
+}
+VAGUE = "the player is near the box; the box is near the target; all of them are in the room"
+
+
+@pytest.mark.parametrize("disguise", DISGUISES.values(), ids=DISGUISES.keys())
+def test_a_constant_is_a_template_in_any_disguise_even_if_the_judge_believes_it(disguise: Any):
+    rng, rule = random.Random(0), TemplatePenalty()
+    said = [about(disguise(rng), truth) for truth in STATES]
+    assert penalties(rule, *said) == [1.0] * 99
+
+
+def test_who_looks_at_the_state_has_no_template_however_often_it_errs():
+    rng = random.Random(0)
+    few = STATES[:12] * 20  # a small lake: every description is frequent
+    said = []
+    for truth in few:
+        right = rng.random() < 0.4
+        said.append(about(truth if right else rng.choice(STATES[:12]), truth, float(right)))
+    assert penalties(TemplatePenalty(), *said) == [0.0] * 240
+
+
+def test_a_second_judge_vouches_for_a_template_in_later_batches():
+    # honest, but the state holds more than the agent is asked to tell, such as a clock
+    rule = TemplatePenalty()
+    said = [about("the goal is at the bottom right", truth, second=1.0) for truth in STATES]
+    assert penalties(rule, *said) == [1.0] * 99  # no audit of this batch decides about it
+    assert penalties(rule, *said) == [0.0] * 99
 
 
 def test_the_window_slides_and_each_kind_has_its_own():
@@ -45,12 +111,13 @@ def test_the_window_slides_and_each_kind_has_its_own():
     )
 
 
-def test_the_second_judges_scores_count_once_there_are_enough_of_them():
+def test_the_second_judges_scores_of_earlier_batches_count_once_there_are_enough_of_them():
     rule = TemplatePenalty(penalty=1.0)
     fooled = [judgement("all is well", 1.0)] * 20
     doubted = [judgement("all is well", 1.0, second=0.0)]
-    assert penalties(rule, *fooled, *doubted * 4) == [0.0] * 24  # (20 × 1 + 4 × 0) / 24
-    assert penalties(rule, *doubted) == [1.0]  # five times 0
+    assert penalties(rule, *fooled, *doubted * 4) == [0.0] * 24
+    assert penalties(rule, *doubted) == [0.0]  # four audits in the past
+    assert penalties(rule, *fooled) == [1.0] * 20  # five
 
 
 def test_a_claim_without_a_verdict_is_neither_counted_nor_penalised():

@@ -135,7 +135,16 @@ def test_evaluations_are_without_hints_and_where_wanted_with(run: VagentCLI):
     assert [e.value for e in board.Scalars("val/hints")] == [0.0, 0.0]
     told = [turn.metrics["hints"] for t in played(run) for turn in t.turns]
     assert board.Scalars("rollout/hints")[-1].value == pytest.approx(sum(told) / len(told))
-    for name in ("hint_tokens", "hint_cost", "hint_failures", "explore_hints", "hints_followed"):
+    for name in (
+        "hints_asked",
+        "hint_failures",
+        "hint_prompt_tokens",
+        "hint_reply_tokens",
+        "hint_cost",
+        "hint_seconds",
+        "explore_hints",
+        "hints_followed",
+    ):
         assert len(board.Scalars(f"rollout/{name}")) == 2
 
 

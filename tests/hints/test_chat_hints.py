@@ -1,10 +1,12 @@
 import asyncio
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from vagentrl.chat import ChatModel, ChatReply
 from vagentrl.errors import ChatError, ConfigError
@@ -153,6 +155,47 @@ def test_a_patience_of_zero_is_refused():
 def test_an_empty_hint_is_a_failure():
     with pytest.raises(ChatError, match="an empty hint"):
         ChatHintModel(FixedChat(" \n")).hint(situation())
+
+
+def test_what_a_failed_hint_cost_is_reported():
+    class Billed(FixedChat):
+        async def complete(self, prompt: str, *, system: str = "", max_tokens: int = 256):
+            raise ChatError("cut off", prompt_tokens=70, reply_tokens=30, cost=0.5)
+
+    for chat in (Billed(), FixedChat("<think>" + "so " * 50)):
+        environment = HintedEnvironment(corridor, ChatHintModel(chat))
+        environment.reset(0)
+        found = environment.step(Reply("", actions=("Up",))).metrics
+        assert (found["hints_asked"], found["hint_failures"], found["hints"]) == (1, 1, 0)
+        assert found["hint_prompt_tokens"] > 0 and found["hint_reply_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["<think>Left? No.</think>Go right.", "Left? No.</think>\n\nGo right.",
+     "<thinking>Left?\n</thinking> Go right."],
+)  # fmt: skip
+def test_reasoning_is_not_part_of_a_hint(said: str):
+    assert ChatHintModel(FixedChat(said)).hint(situation()).text == "Go right."
+
+
+def test_an_image_is_mentioned_and_its_placeholder_is_not():
+    seen = replace(situation(), observation=Observation("<image> now", (Image.new("RGB", (2, 2)),)))
+    prompt = ChatHintModel(FixedChat()).prompt(seen)
+    assert "<image>" not in prompt and "(an image that is not shown to you) now" in prompt
+
+
+def test_a_record_of_another_user_costs_the_record_and_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    hint_model = ChatHintModel(FixedChat(), record=str(tmp_path))
+    hint_model.hint(situation())
+    [file] = (path for path in tmp_path.rglob("*.txt"))
+    file.unlink()
+    file.mkdir()  # neither readable nor writable as a file, for root too
+    for _ in range(2):
+        assert hint_model.hint(situation()).text == "Go right."
+    assert caplog.text.count("hints are not recorded") == 1
 
 
 def test_failures_of_the_chat_model_are_counted():

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 
 from vagentrl.chat import ChatModel, ChatReply
@@ -78,6 +79,8 @@ class ScriptedJudge(Judge):
                 raise JudgeError("it fails here")
             case "break":
                 raise ValueError("it breaks here")
+            case "break with a lock":
+                raise RuntimeError(threading.Lock())
             case "die":
                 os._exit(3)
             case "wait for twenty":

@@ -34,6 +34,22 @@ def test_verdicts_and_failures_come_from_another_process():
     assert again == verdict
 
 
+def test_an_error_that_cannot_be_pickled_still_arrives():
+    [broken, verdict] = ask(Apart(ScriptedJudge()), "break with a lock", "fine")
+    assert isinstance(broken, JudgeError) and "RuntimeError in the judge" in str(broken)
+    assert isinstance(verdict, Verdict)
+
+
+def test_a_closed_judge_has_no_process_and_can_be_asked_again():
+    judge = Apart(ScriptedJudge())
+    ask(judge, "one")
+    asyncio.run(judge.close())
+    asyncio.run(judge.close())
+    assert judge.metrics() == {"asked": 1, "restarts": 0}
+    ask(judge, "two")
+    assert judge.metrics() == {"asked": 2, "restarts": 0}
+
+
 def test_many_claims_are_judged_at_a_time():
     verdicts = ask(
         Apart(ScriptedJudge()), *["wait for twenty"] * 20

@@ -4,9 +4,10 @@ import json
 import pytest
 
 from vagentrl.claims.judge import Verdict
+from vagentrl.claims.reading import MAX_DEPTH
 from vagentrl.errors import ConfigError, JudgeError
 from vagentrl.types import Claim, Representation, State
-from vagentrl_judges.exact_state import MAX_DEPTH, ExactState
+from vagentrl_judges.exact_state import ExactState
 
 SOKOBAN = State(
     natural="the player is at row 1, column 2; the box is 2 below the player; "
@@ -44,8 +45,8 @@ def test_the_truth_scores_1(representation: Representation, state: State):
         ('{"player":[1,3],"boxes":[[3,2],[3,3]],"targets":[[3,3],[2,2]]}', 2 / 3),
         # one of two boxes: F1 = 2*1/(2+2)
         ('{"player":[1,2],"boxes":[[3,2],[4,4]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
-        # one box too many: F1 = 2*2/(3+2)
-        ('{"player":[1,2],"boxes":[[3,2],[3,3],[4,4]],"targets":[[3,3],[2,2]]}', 2.8 / 3),
+        # one box too many costs a right one: 2*(2-1)/(3+2)
+        ('{"player":[1,2],"boxes":[[3,2],[3,3],[4,4]],"targets":[[3,3],[2,2]]}', 2.4 / 3),
         # one box said twice is one right box: F1 = 2*1/(2+2)
         ('{"player":[1,2],"boxes":[[3,2],[3,2]],"targets":[[3,3],[2,2]]}', 2.5 / 3),
         # nothing but the player
@@ -155,22 +156,29 @@ def test_symbolic_claims_are_compared_cell_by_cell_except_for_shared_background(
             "column 2; the box is 2  below the player.",
             1,
         ),
-        # two right of three, and one wrong: F1 = 2*2/(3+3)
+        # two classes of three are right
         (
             "the player is at row 1, column 3; the box is 2 below the player; "
             "the target is 2 below and 1 to the right of the player",
             2 / 3,
         ),
-        # one of three: F1 = 2*1/(1+3)
-        ("the box is 2 below the player", 1 / 2),
-        # listing all possibilities earns little: F1 = 2*1/(5+3)
-        ("; ".join(f"the box is {n} below the player" for n in range(1, 6)), 1 / 4),
+        # one class of three
+        ("the box is 2 below the player", 1 / 3),
+        # listing all possibilities earns nothing: 2*(1-4)/(5+1) is below 0
+        ("; ".join(f"the box is {n} below the player" for n in range(1, 6)), 0),
+        # other words
+        ("I am in the second row, third column; the crate is at (3, 2); the goal at (3, 3)", 1),
         ("all is well", 0),
         (";;", 0),
     ],
 )
-def test_natural_claims_are_compared_clause_by_clause(claim: str, score: float):
-    assert judge(claim, "natural").score == pytest.approx(score)
+def test_natural_claims_are_compared_by_the_positions_they_give(claim: str, score: float):
+    positions = '{"player":[1,2],"boxes":[[3,2]],"targets":[[3,3]]}'
+    state = State(SOKOBAN.natural, positions, SOKOBAN.symbolic)
+    assert judge(claim, "natural", state).score == pytest.approx(score)
+    # the clauses themselves, where the state has no positions
+    worded = judge(SOKOBAN.natural, "natural", State(SOKOBAN.natural, "{}", ""))
+    assert worded.score == 1
 
 
 def test_identical_clauses_are_counted_as_a_multiset():

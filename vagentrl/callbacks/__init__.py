@@ -9,6 +9,7 @@ from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
 from vagentrl.callbacks.run_summary import RunSummary
+from vagentrl.callbacks.self_prediction_reward import SelfPredictionReward
 from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
 from vagentrl.callbacks.trajectory_store import TrajectoryStore
 from vagentrl.callbacks.world_model_reward import WorldModelReward
@@ -25,6 +26,7 @@ __all__ = [
     "IterationProgress",
     "KLControl",
     "RunSummary",
+    "SelfPredictionReward",
     "TrajectoryPictures",
     "TrajectoryStore",
     "WorldModelReward",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning import LightningModule, Trainer
 
 from vagentrl import ranks
+from vagentrl.chat.endpoint import check_positive
 from vagentrl.claims import Audit, ClaimFilter, JudgementLog, TemplatePenalty
-from vagentrl.claims.background import BackgroundLoop
-from vagentrl.claims.judge import Judge, Verdict
+from vagentrl.claims.judge import Judge
 from vagentrl.claims.judgement import Judgement
+from vagentrl.claims.judging import Judging, Tally, counters
+from vagentrl.claims.payment import first_value, mean_values, turn_bonus
 from vagentrl.errors import ConfigError, JudgeError, PartError
 from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
@@ -24,40 +24,12 @@ from vagentrl.ranks import run_folder
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.workers import opening
 from vagentrl.signatures import check_signatures
-from vagentrl.types import Claim, Trajectory, Turn
+from vagentrl.types import Trajectory, Turn
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Tally:
-    """Counts of claims since the last report, and the seconds spent waiting for judges."""
-
-    judged: int = 0
-    failures: int = 0
-    filtered: int = 0
-    penalised: int = 0
-    audited: int = 0
-    disagreements: int = 0
-    waited_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Submitted:
-    """A claim with its pending verdicts, or with the verdict of a filter.
-
-    Attributes:
-        claim: The claim.
-        verdict: The judge's pending verdict, or the verdict of the filter that rejected the claim.
-        second: The pending verdict of the audit's judge, if the claim was sampled for the audit.
-    """
-
-    claim: Claim
-    verdict: Future[Verdict] | Verdict
-    second: Future[Verdict] | None = None
 
 
 @dataclass
@@ -84,15 +56,6 @@ class _Batch:
             for j in self.of(turn)
         }
 
-    def means(self) -> dict[str, float]:
-        """The mean score of each kind of claim, less penalties."""
-        earned: dict[str, list[float]] = {}
-        for judgement in self.by_claim.values():
-            if judgement.verdict is not None:
-                score = judgement.verdict.score - judgement.penalty
-                earned.setdefault(judgement.claim.kind, []).append(score)
-        return {kind: sum(scores) / len(scores) for kind, scores in earned.items()}
-
 
 class WorldModelReward(AgentCallback):
     """Rewards each claim about the state with ``coefficient × score`` (VAGEN).
@@ -103,6 +66,8 @@ class WorldModelReward(AgentCallback):
     is added to the turn's `bonus`; the turn's `reward` remains the environment's. The policy learns
     from both.
 
+    What a claim earns, and why, is written down in `vagentrl.claims.payment`.
+
     Args:
         judge: Scores the claims. ``vagentrl_judges.exact_state.ExactState`` needs no model.
         observation_coefficient: Reward of an observation claim with a score of 1; with 0 the scores
@@ -111,16 +76,22 @@ class WorldModelReward(AgentCallback):
             rewarded `relative` to the batch, both coefficients together over the turns of an
             episode should be less than the reward for solving the task. Otherwise the agent earns
             more by not finishing the task.
-        relative: Reward a claim with ``coefficient × (score - mean score of the batch)``, where the
-            claims of a malformed reply score 0. A longer episode then earns no more by being
-            longer.
-        on_failure: What happens when the judge fails on a claim. ``drop_score``: the claim gets no
+        relative: Subtract the mean reward of the batch's claims from every turn. A longer episode
+            then earns no more by being longer.
+        skill: Pay a prediction for what it knows beyond the forecast that nothing changes, which
+            the judge scores too. Where nothing changed, no prediction earns anything.
+        on_failure: What happens when the judge does not answer. ``drop_score``: the claim gets no
             score, and earns the mean reward of claims of its kind in the batch.
-            ``drop_trajectory``: its episode is not learned from. ``stop``: the run stops.
+            ``drop_trajectory``: its episode is not learned from. ``stop``: the run stops, on all
+            ranks. A claim that the judge cannot read always counts as wrong instead.
+        timeout_s: Seconds that a judge may take for a claim, its own queue included.
+        max_failures: Share of a batch's claims that may fail before the run ends, on all ranks.
         evaluations: Judge evaluations too, to report scores under ``val/``.
         filters: Rules that a claim must pass before the judge sees it; otherwise it scores 0.
-        templates: Penalises descriptions that are frequent and score low; None switches this off.
-        audit: Lets a second judge score a sample of the claims; None switches this off.
+        templates: Penalises descriptions that are frequent regardless of the state; None switches
+            this off.
+        audit: Lets a second judge score a sample of the claims, which are then paid by it; None
+            switches this off.
         journal: Writes the judgements of rank 0's episodes to ``judgements.jsonl`` in the run's
             folder; None switches this off.
     """
@@ -131,7 +102,10 @@ class WorldModelReward(AgentCallback):
         observation_coefficient: float = 0.5,
         prediction_coefficient: float = 0.5,
         relative: bool = False,
+        skill: bool = True,
         on_failure: Literal["drop_score", "drop_trajectory", "stop"] = "drop_score",
+        timeout_s: float = 300.0,
+        max_failures: float = 0.5,
         evaluations: bool = True,
         filters: Sequence[ClaimFilter] = (),
         templates: TemplatePenalty | None = None,
@@ -148,18 +122,26 @@ class WorldModelReward(AgentCallback):
                     f"WorldModelReward.{kind}_coefficient is {coefficient}, which would punish "
                     "correct claims; give 0 or more"
                 )
+        if not 0 <= max_failures <= 1:
+            raise ConfigError(
+                f"WorldModelReward.max_failures is {max_failures}; it is a share of the claims: "
+                "give a number from 0 to 1"
+            )
+        check_positive(timeout_s=timeout_s)
         check_signatures(judge)
         self.judge = judge
         self.relative = relative
+        self.skill = skill
         self.on_failure = on_failure
+        self.timeout_s = timeout_s
+        self.max_failures = max_failures
         self.evaluations = evaluations
         self.filters = tuple(filters)
         self.templates = templates
         self.audit = audit
         self.journal = journal
-        self._loop: BackgroundLoop | None = None
-        self._submitted: dict[int, _Submitted] = {}
-        self._tally = _Tally()
+        self._judging: Judging | None = None
+        self._tally = Tally()
         self._counted: dict[str, float] = {}
 
     # --------------------------------------------------------------------------- start and end
@@ -168,13 +150,26 @@ class WorldModelReward(AgentCallback):
         if trainer.state.fn is None:  # a dry run plays no episodes
             return
         rollouts = rollouts_of(trainer)
-        self._system_prompt = _check_worlds(rollouts.collector, rollouts.worlds)
-        self._loop = BackgroundLoop()
+        prompt = _check_worlds(rollouts.collector, rollouts.worlds)
+        self._judging = self._open(prompt)
+        self._judging.probe()
+
+    def probe(self) -> None:
+        judging = self._open("")
+        try:
+            judging.probe()
+        finally:
+            judging.close()
+
+    def _open(self, system_prompt: str) -> Judging:
+        return Judging(
+            self.judge, self.filters, self.audit, self.skill, self.timeout_s, system_prompt
+        )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._loop is not None:
-            self._loop.close()
-        self._loop = None
+        if self._judging is not None:
+            self._judging.close()
+        self._judging = None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -185,8 +180,12 @@ class WorldModelReward(AgentCallback):
 
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
         if training or self.evaluations:
+            assert self._judging is not None
             for claim in turn.claims:
-                self._submitted[id(claim)] = self._submit(claim, turn.claims, training)
+                self._judging.submit(claim, turn.claims, training=training)
+
+    def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
+        self._draw_audits(trajectory)
 
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
@@ -206,20 +205,24 @@ class WorldModelReward(AgentCallback):
         if self.journal is not None and agent.trainer.is_global_zero:
             for trajectory in trajectories:
                 self._write(self.journal, folder, trajectory, batch)
-        means = batch.means()
+        means = mean_values(judgements, self._audited_share)
         return [self._rewarded(trajectory, batch, means) for trajectory in trajectories]
 
     def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
-        tally, self._tally = self._tally, _Tally()
+        tally, self._tally = self._tally, Tally()
         report["time/judge"] = tally.waited_s
         report["time/environment"] -= tally.waited_s
         report |= self._counts(tally)
 
-    def _counts(self, mine: _Tally) -> dict[str, float]:
+    def _counts(self, mine: Tally) -> dict[str, float]:
         """Metrics of the claims of all ranks, and of the judges' own counters since last time."""
-        tally = _Tally(**ranks.sum_counts(vars(mine)))
-        claims = tally.judged + tally.failures + tally.filtered
-        report = {"judge/claims": float(claims), "judge/failures": float(tally.failures)}
+        tally = Tally(**ranks.sum_counts(vars(mine)))
+        claims = tally.judged + tally.failures + tally.unreadable + tally.filtered
+        report = {
+            "judge/claims": float(claims),
+            "judge/failures": float(tally.failures),
+            "judge/unreadable_claims": float(tally.unreadable),
+        }
         if self.filters:
             report["judge/filtered"] = tally.filtered / max(claims, 1)
         if self.templates is not None:
@@ -227,9 +230,10 @@ class WorldModelReward(AgentCallback):
         if self.audit is not None:
             report["judge/audited"] = float(tally.audited)
             report["judge/audit_disagreement"] = tally.disagreements / max(tally.audited, 1)
-        counted = {f"judge/{name}": value for name, value in self.judge.metrics().items()}
+            report["judge/audit_failures"] = float(tally.audit_failures)
+        counted = {f"judge/{name}": value for name, value in counters(self.judge).items()}
         if self.audit is not None:
-            second = self.audit.judge.metrics()
+            second = counters(self.audit.judge)
             counted |= {f"judge/audit_{name}": value for name, value in second.items()}
         counted = ranks.sum_counts(counted)
         report |= {name: value - self._counted.get(name, 0.0) for name, value in counted.items()}
@@ -241,7 +245,7 @@ class WorldModelReward(AgentCallback):
     ) -> list[Trajectory]:
         if not self.evaluations:
             return trajectories
-        tally = _Tally()
+        tally = Tally()
         batch = self._settle(trajectories, tally)
         report |= self._counts(tally)
         return [
@@ -257,82 +261,82 @@ class WorldModelReward(AgentCallback):
 
     # ------------------------------------------------------------------------------------ verdicts
 
-    def _submit(self, claim: Claim, claims: Sequence[Claim], training: bool) -> _Submitted:
-        """Filter a claim, and submit it to the judge and perhaps to the audit."""
-        for rule in self.filters:
-            if problem := rule.problem(claim, claims, self._system_prompt):
-                return _Submitted(claim, Verdict(0.0, f"{type(rule).__name__}: {problem}"))
-        assert self._loop is not None
-        verdict = self._loop.submit(self.judge(claim))
-        if training and self.audit is not None and self.audit.samples(claim):
-            return _Submitted(claim, verdict, self._loop.submit(self.audit.judge(claim)))
-        return _Submitted(claim, verdict)
+    @property
+    def _audited_share(self) -> float:
+        return 1.0 if self.audit is None else self.audit.share
 
-    def _settle(self, trajectories: Sequence[Trajectory], tally: _Tally) -> _Batch:
-        """Wait for the verdicts on these trajectories; cancel those on failed episodes."""
-        started = time.perf_counter()
-        submitted, self._submitted = self._submitted, {}
-        wanted = [id(claim) for t in trajectories for turn in t.turns for claim in turn.claims]
-        batch = _Batch({key: self._judgement(submitted.pop(key), tally) for key in wanted})
-        for unused in submitted.values():
-            for future in (unused.verdict, unused.second):
-                if isinstance(future, Future):
-                    future.cancel()
-        tally.waited_s += time.perf_counter() - started
-        failures = [j.failure for j in batch.by_claim.values() if j.failure is not None]
-        if failures:
-            text = f"{len(failures)} of {len(wanted)} claims could not be judged; the first: "
-            if self.on_failure == "stop":
-                raise JudgeError(text + failures[0])
-            log.warning("%s%s", text, failures[0])
-        return batch
+    def _draw_audits(self, trajectory: Trajectory) -> None:
+        """Let the second judge start on the drawn claims of an episode, if it has not yet."""
+        assert self._judging is not None
+        episode = (trajectory.environment, trajectory.seed, trajectory.transition_seed)
+        for number, turn in enumerate(trajectory.turns, trajectory.earlier_turns):
+            for claim in turn.claims:
+                self._judging.submit_audit(claim, turn.policy_version, *episode, number)
 
-    def _judgement(self, submitted: _Submitted, tally: _Tally) -> Judgement:
-        """Wait for the verdicts on a claim, and count what came of them."""
-        claim = submitted.claim
-        if isinstance(submitted.verdict, Verdict):
-            tally.filtered += 1
-            return Judgement(claim, submitted.verdict, filtered=True)
-        second = None
-        if submitted.second is not None:
-            second, problem = _outcome(submitted.second)
-            if problem is not None:
-                log.warning("the audit failed on a claim: %s", problem)
-        verdict, failure = _outcome(submitted.verdict)
-        tally.judged += verdict is not None
-        tally.failures += verdict is None
-        judgement = Judgement(claim, verdict, failure=failure, second=second)
-        if self.audit is not None and verdict is not None and second is not None:
-            tally.audited += 1
-            tally.disagreements += self.audit.disagrees(judgement)
-        return judgement
+    def _settle(self, trajectories: Sequence[Trajectory], tally: Tally) -> _Batch:
+        """Wait for the verdicts on these trajectories, and end the run if too many are missing.
+
+        All ranks must call this together, so that a failure on one of them ends them all.
+        """
+        assert self._judging is not None
+        for trajectory in trajectories:
+            self._draw_audits(trajectory)
+        claims = [claim for t in trajectories for turn in t.turns for claim in turn.claims]
+        judgements, mistake = [], None
+        try:
+            judgements = self._judging.settle(claims, tally)
+        except PartError as error:
+            mistake = str(error)
+        failures = [j.failure or "" for j in judgements if j.fault in ("judge", "transport")]
+        self._end_if_failed(len(claims), failures, mistake)
+        return _Batch.of_all(judgements)
+
+    def _end_if_failed(self, claims: int, failures: list[str], mistake: str | None) -> None:
+        """Raise on all ranks if too many claims of all ranks could not be judged."""
+        everyones = ranks.gather([(claims, len(failures), (failures or [""])[0], mistake)])
+        total = sum(count for count, *_ in everyones)
+        failed = sum(count for _, count, *_ in everyones)
+        if wrong := [each for *_, each in everyones if each is not None]:
+            raise PartError(wrong[0])
+        if not failed:
+            return
+        first = next(text for _, count, text, _ in everyones if count)
+        text = f"{failed} of {total} claims could not be judged; the first: {first}"
+        if self.on_failure == "stop":
+            raise JudgeError(text)
+        if failed > self.max_failures * total:
+            raise JudgeError(
+                f"{text}. That is more than max_failures ({self.max_failures:g}), so the run ends "
+                "before it learns from such rewards; mend the judge, or raise max_failures"
+            )
+        log.warning("%s", text)
 
     # ------------------------------------------------------------------------------------- rewards
 
     def _rewarded(
-        self, trajectory: Trajectory, batch: _Batch, means: Mapping[str, float]
+        self, trajectory: Trajectory, batch: _Batch, means: dict[str, float]
     ) -> Trajectory:
         """The trajectory with the scores of its claims, and with their rewards in `bonus`."""
-        turns = []
-        failure = None
+        turns, unknown = [], None
         for turn in trajectory.turns:
-            bonus = turn.bonus
-            for judgement in batch.of(turn):
-                kind, verdict = judgement.claim.kind, judgement.verdict
-                if verdict is None:
-                    failure = failure or judgement.failure
-                    earned = means.get(kind, 0.0)
-                else:
-                    earned = verdict.score - judgement.penalty
-                bonus += self.coefficients[kind] * earned
-            if self.relative:
-                bonus -= sum(self.coefficients[kind] * mean for kind, mean in means.items())
+            judgements = batch.of(turn)
+            unknown = unknown or next(
+                (j.failure for j in judgements if first_value(j) is None), None
+            )
+            earned = turn_bonus(
+                judgements,
+                self.coefficients,
+                means,
+                audited_share=self._audited_share,
+                relative=self.relative,
+            )
             scores = {**turn.scores, **batch.scores(turn)}
             reasons = {**turn.reasons, **batch.reasons(turn)}
+            bonus = turn.bonus + earned
             turns.append(replace(turn, scores=scores, reasons=reasons, bonus=bonus))
         trajectory = replace(trajectory, turns=tuple(turns))
-        if failure is not None and self.on_failure == "drop_trajectory":
-            return replace(trajectory, stop="failed", error=failure)
+        if unknown is not None and self.on_failure == "drop_trajectory":
+            return replace(trajectory, stop="failed", error=unknown)
         return trajectory
 
     def _write(
@@ -359,16 +363,6 @@ class WorldModelReward(AgentCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self.templates is not None and "templates" in state_dict:
             self.templates.load_state_dict(state_dict["templates"])
-
-
-def _outcome(future: Future[Verdict]) -> tuple[Verdict | None, str | None]:
-    """The verdict and None, or None and the judge's error."""
-    try:
-        return future.result(), None
-    except PartError:  # it would fail on every claim
-        raise
-    except Exception as error:  # the boundary: a judge that fails is counted, not fatal
-        return None, f"{type(error).__name__}: {error}"
 
 
 def _check_worlds(collector: Collector, worlds: Sequence[str]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vagentrl.chat.asking import ask
-from vagentrl.chat.base import ChatModel, ChatReply
+from vagentrl.chat.base import ChatModel, ChatReply, without_thoughts
 
 if TYPE_CHECKING:
     from vagentrl.chat.openai import OpenAIChat
 
-__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask"]
+__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask", "without_thoughts"]
 
 
 def __getattr__(name: str) -> Any:

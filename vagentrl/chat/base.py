@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vagentrl.errors import ConfigError
+
+PROBE_TOKENS = 512
+"""Maximum length of the reply to `ChatModel.probe`; models that reason need more than a word."""
+_THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
+
+
+def without_thoughts(reply: str) -> str:
+    """A reply without the reasoning that some models write before it, in ``<think>`` tags.
+
+    A reply that ends within its reasoning is empty. The opening tag may be part of the prompt, so
+    that the reply begins within the reasoning.
+    """
+    before, closed, after = reply.rpartition("</think>")
+    return (after if closed and "<think>" not in before else _THOUGHT.sub("", reply)).strip()
 
 
 @dataclass(frozen=True)
@@ -16,8 +31,8 @@ class ChatReply:
 
     Attributes:
         text: The reply.
-        prompt_tokens: Number of tokens in the prompt.
-        reply_tokens: Number of tokens in the reply.
+        prompt_tokens: Number of tokens in the prompt, in all attempts together.
+        reply_tokens: Number of tokens in the replies of all attempts.
         cost: Price of all tokens, in the currency of the model's prices.
     """
 
@@ -60,6 +75,14 @@ class ChatModel(ABC):
             f"{type(self).__name__} answers single prompts only; give a chat model that holds "
             "conversations, such as OpenAIChat"
         )
+
+    async def probe(self) -> None:
+        """Ask for one short reply, to see whether the model answers.
+
+        Raises:
+            ChatError: When it does not.
+        """
+        await self.complete("Reply with the word OK.", max_tokens=PROBE_TOKENS)
 
     @abstractmethod
     def identity(self) -> str:

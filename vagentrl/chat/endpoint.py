@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from heapq import heappop, heappush
 from urllib.parse import urlsplit
 
 from vagentrl.errors import ConfigError
@@ -67,19 +68,25 @@ class PromptTimer:
         began: Monotonic time at which the prompt got a connection.
         waited: Seconds spent waiting for the rate limit.
         attempts: Number of requests sent so far.
+        prompt_tokens: Prompt tokens of all attempts so far.
+        reply_tokens: Reply tokens of all attempts so far.
+        cost: Price of these tokens.
     """
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.waited = 0.0
         self.attempts = 0
+        self.prompt_tokens = 0
+        self.reply_tokens = 0
+        self.cost = 0.0
 
     def elapsed(self) -> float:
         return time.monotonic() - self.began - self.waited
 
 
 class RateLimiter:
-    """Spaces requests evenly, across all threads.
+    """Spaces requests evenly, across all threads. A waiter that is cancelled gives its time back.
 
     Args:
         per_minute: Requests per minute; None for no limit.
@@ -88,17 +95,31 @@ class RateLimiter:
     def __init__(self, per_minute: float | None) -> None:
         self._interval_s = 60 / per_minute if per_minute else 0.0
         self._free_at = 0.0
+        self._returned: list[float] = []  # a heap of times that cancelled waiters gave back
         self._lock = threading.Lock()
 
     async def wait(self) -> float:
         """Wait until the next request may be sent; return the seconds waited."""
+        now = time.monotonic()
+        turn = self._take(now)
+        if turn > now:
+            try:
+                await asyncio.sleep(turn - now)
+            except asyncio.CancelledError:
+                with self._lock:
+                    heappush(self._returned, turn)
+                raise
+        return turn - now
+
+    def _take(self, now: float) -> float:
+        """Take the earliest free time; a returned one that has passed is lost."""
         with self._lock:
-            now = time.monotonic()
+            while self._returned:
+                if (turn := heappop(self._returned)) >= now:
+                    return turn
             turn = max(now, self._free_at)
             self._free_at = turn + self._interval_s
-        if turn > now:
-            await asyncio.sleep(turn - now)
-        return turn - now
+            return turn
 
 
 def retry_after(headers: Mapping[str, str]) -> float:

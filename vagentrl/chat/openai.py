@@ -39,6 +39,11 @@ The server's ``Retry-After`` is added to the pause.
 """
 TRANSIENT = {408, 409, 425, 429}
 """HTTP statuses below 500 after which a request is sent again."""
+REFUSED = {400, 413, 422}
+"""HTTP statuses with which an endpoint refuses a prompt: its content, its length, its characters.
+
+With wrong settings these statuses answer every prompt, which `probe` notices at the start.
+"""
 QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached"}
 """Error codes of a 429 that are permanent."""
 SHOWN = 300
@@ -165,7 +170,11 @@ class OpenAIChat(ChatModel):
         self.usage.failures += 1
         raise ChatError(
             f"{self.model} at {self.url}: {failed} (attempts: {timer.attempts}, in "
-            f"{timer.elapsed():.1f} s). {failed.remedy}"
+            f"{timer.elapsed():.1f} s). {failed.remedy}",
+            caused_by_prompt=failed.caused_by_prompt,
+            prompt_tokens=timer.prompt_tokens,
+            reply_tokens=timer.reply_tokens,
+            cost=timer.cost,
         )
 
     # ------------------------------------------------------------------------------- attempts
@@ -181,7 +190,7 @@ class OpenAIChat(ChatModel):
                 timer.attempts += 1
                 self.usage.requests += 1
                 answer = await self._send(session, body, self.patience_s - timer.elapsed())
-                reply = self._reply(answer, session)
+                reply = self._reply(answer, session, timer)
                 self.usage.seconds += timer.elapsed()
                 return reply
         raise AssertionError("tenacity returns or raises")
@@ -259,7 +268,9 @@ class OpenAIChat(ChatModel):
         if error.code in QUOTA_CODES:
             return _AttemptFailed(what, "The account's quota is used up", transient=False)
         if status < 500 and status not in TRANSIENT:
-            return _AttemptFailed(what, "Check url, model and extra_body", transient=False)
+            refused = status in REFUSED
+            remedy = "Check url, model and extra_body"
+            return _AttemptFailed(what, remedy, transient=False, caused_by_prompt=refused)
         remedy = "See the server's log"
         if status == 429:
             remedy = "Lower max_connections or requests_per_minute, or raise retries and patience_s"
@@ -274,7 +285,7 @@ class OpenAIChat(ChatModel):
         state = "is set" if session.key else "is not set"
         return f"The key is read from the environment variable {self.key_variable}, which {state}"
 
-    def _reply(self, answer: str, session: _Session) -> ChatReply:
+    def _reply(self, answer: str, session: _Session, timer: PromptTimer) -> ChatReply:
         """Read the reply from the body of an answer.
 
         Raises:
@@ -290,39 +301,47 @@ class OpenAIChat(ChatModel):
                 f"the answer is not a chat completion: {session.shown(answer)!r}",
                 "Is url the API's, /v1 included?",
             ) from None
-        prompt_tokens, reply_tokens = self._count_tokens(completion)
+        self._count_tokens(completion, timer)
         if finish == "length":
             raise _AttemptFailed(
                 f"the reply was cut off at max_tokens: {session.shown(str(text))!r}",
                 "Raise max_tokens of the judge or hint model, or let the model reason less",
                 transient=False,
+                caused_by_prompt=True,
             )
         if finish == "content_filter" or refusal:
             reason = session.shown(str(refusal or finish))
             remedy = "Reword the prompt, or use another model"
-            raise _AttemptFailed(f"the model refused: {reason}", remedy, transient=False)
+            raise _AttemptFailed(
+                f"the model refused: {reason}", remedy, transient=False, caused_by_prompt=True
+            )
         if not isinstance(text, str) or not text.strip():
             raise _AttemptFailed(
                 f"the reply is empty (finish_reason {session.shown(str(finish))!r})",
                 "Does the model have a chat template?",
             )
-        cost = self.prices.of(prompt_tokens, reply_tokens) if self.prices else 0.0
         text = text.encode(errors="replace").decode()  # JSON may contain a lone surrogate
-        return ChatReply(session.without_key(text), prompt_tokens, reply_tokens, cost)
+        written = session.without_key(text)
+        return ChatReply(written, timer.prompt_tokens, timer.reply_tokens, timer.cost)
 
-    def _count_tokens(self, completion: dict[str, Any]) -> tuple[int, int]:
-        """Add an answer's tokens to the usage, even if its reply will be rejected."""
+    def _count_tokens(self, completion: dict[str, Any], timer: PromptTimer) -> None:
+        """Add an answer's tokens to the usage and to the prompt's, even if its reply is rejected.
+
+        They are paid for either way.
+        """
         usage = completion.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt, reply = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if not isinstance(prompt, int) or not isinstance(reply, int):
             self.usage.unmetered += 1
-            return 0, 0
+            return
         self.usage.prompt_tokens += prompt
         self.usage.reply_tokens += reply
         if self.prices is not None:
             self.usage.cost += self.prices.of(prompt, reply)
-        return prompt, reply
+            timer.cost += self.prices.of(prompt, reply)
+        timer.prompt_tokens += prompt
+        timer.reply_tokens += reply
 
     # ------------------------------------------------------------------------------ connections
 
@@ -379,15 +398,23 @@ class _AttemptFailed(Exception):
         remedy: Advice for the user.
         transient: Whether another attempt may succeed.
         pause_s: Seconds that the server asks to wait before it.
+        caused_by_prompt: Whether the endpoint works but does not answer this prompt.
     """
 
     def __init__(
-        self, what: str, remedy: str, *, transient: bool = True, pause_s: float = 0.0
+        self,
+        what: str,
+        remedy: str,
+        *,
+        transient: bool = True,
+        pause_s: float = 0.0,
+        caused_by_prompt: bool = False,
     ) -> None:
         super().__init__(what)
         self.remedy = remedy
         self.transient = transient
         self.pause_s = pause_s
+        self.caused_by_prompt = caused_by_prompt
 
 
 def _check_json(extra_body: dict[str, Any] | None) -> None:

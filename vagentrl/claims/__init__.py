@@ -7,7 +7,6 @@ from vagentrl.claims.claim_filters import (
     CopiedPrompt,
     Length,
     Repetition,
-    Unchanged,
 )
 from vagentrl.claims.judgement_log import JudgementLog
 from vagentrl.claims.template_penalty import TemplatePenalty
@@ -21,5 +20,4 @@ __all__ = [
     "Length",
     "Repetition",
     "TemplatePenalty",
-    "Unchanged",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Coroutine
@@ -11,6 +12,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+CLOSE_S = 10.0
+"""Seconds that coroutines may take to end after they were cancelled."""
 SWITCH_S = 0.0002
 """Python's thread switch interval while a background loop is open, in seconds.
 
@@ -38,13 +43,20 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Cancel unfinished coroutines and end the thread."""
-        self.submit(_cancel_all()).result()
+        """Cancel unfinished coroutines and end the thread.
+
+        A thread that code blocks for longer than `CLOSE_S` is left behind; it is a daemon.
+        """
+        sys.setswitchinterval(self._switch_s)
+        try:
+            self.submit(_cancel_all()).result(CLOSE_S)
+        except TimeoutError:
+            log.warning("a judge blocks its event loop; its thread is left behind")
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
-        sys.setswitchinterval(self._switch_s)
 
 
 async def _cancel_all() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
+from vagentrl.claims.reading import asserted, clauses, read_json, unfenced, words
 from vagentrl.errors import ConfigError
 from vagentrl.types import Claim
 
-_CLAUSE_END = re.compile(r"[;\n]|\.(?=\s|$)")
-_WORD = re.compile(r"\w+")
 _PLACEMENT = re.compile(
     r"(?:there is (?P<that>.+?) (?=at |in |on |\()|(?P<what>.+?) is )(?P<where>.+)"
 )
@@ -59,7 +57,7 @@ class Length(ClaimFilter):
         self.longest = longest
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        length = len("".join(claim.text.split()))
+        length = len("".join(unfenced(claim.text).split()))
         most = self.longest * max(len("".join(claim.truth.split())), self.shortest)
         if length < self.shortest:
             return f"{length} characters, at least {self.shortest} are required"
@@ -83,8 +81,8 @@ class Repetition(ClaimFilter):
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
         if claim.representation != "natural":  # the rows of a grid may well repeat
             return None
-        true = Counter(_clauses(claim.truth))
-        for clause, count in Counter(_clauses(claim.text)).items():
+        true = Counter(clauses(claim.truth))
+        for clause, count in Counter(clauses(claim.text)).items():
             if count > max(true[clause], 1) + self.most:
                 return f"says {clause[:60]!r} {count} times"
         return None
@@ -106,8 +104,8 @@ class CopiedPrompt(ClaimFilter):
         self.words = words
 
     def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        said, true = _words(claim.text), f" {' '.join(_words(claim.truth))} "
-        prompt = f" {' '.join(_words(system_prompt))} "
+        said, true = words(claim.text), f" {' '.join(words(claim.truth))} "
+        prompt = f" {' '.join(words(system_prompt))} "
         width = min(self.words, len(said))
         for start in range(len(said) - width + 1) if said else ():
             run = f" {' '.join(said[start : start + width])} "
@@ -135,40 +133,15 @@ class Contradiction(ClaimFilter):
                 return None
 
 
-class Unchanged(ClaimFilter):
-    """Rejects a prediction that repeats the observation although the state changed."""
-
-    def problem(self, claim: Claim, claims: Sequence[Claim], system_prompt: str) -> str | None:
-        if claim.kind != "prediction":
-            return None
-        for other in claims:
-            if (
-                other.kind == "observation"
-                and other.text.casefold().split() == claim.text.casefold().split()
-                and other.truth != claim.truth
-            ):
-                return "the prediction repeats the observation, but the state changed"
-        return None
-
-
-def _clauses(text: str) -> list[str]:
-    worded = (" ".join(part.split()).casefold() for part in _CLAUSE_END.split(text))
-    return [clause for clause in worded if clause]
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
-
-
 def _placements(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield (kind, number, place) for each clause such as "box 1 is 2 below the player".
 
     The number is empty if the object has none.
     """
-    for clause in dict.fromkeys(_clauses(text)):
+    for clause in dict.fromkeys(asserted(text)):
         found = _PLACEMENT.match(clause)
         thing = _THING.fullmatch(found["that"] or found["what"]) if found else None
-        if found and thing and thing["kind"] not in _PRONOUNS and " not " not in f" {clause} ":
+        if found and thing and thing["kind"] not in _PRONOUNS:
             yield thing["kind"], thing["number"] or "", found["where"]
 
 
@@ -206,14 +179,8 @@ def _coordinates(where: str) -> Iterator[tuple[Hashable, int | tuple[int, ...]]]
 
 
 def _duplicate_field(text: str) -> str | None:
-    twice: list[str] = []
-
-    def fields(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        twice.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        return dict(pairs)
-
     try:
-        json.loads(text, object_pairs_hook=fields)
-    except (ValueError, RecursionError):
-        return None  # the judge scores claims that are not JSON
-    return f"names {twice[0][:40]!r} twice" if twice else None
+        read_json(text)
+    except (ValueError, RecursionError) as error:
+        return str(error) if "twice" in str(error) else None  # the judge scores what is not JSON
+    return None

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any, Protocol, runtime_checkable
 
 from vagentrl.errors import JudgeError, PartError, seen
 from vagentrl.types import Claim, ClaimKind
@@ -32,18 +33,36 @@ class Verdict:
             )
 
 
+@runtime_checkable
+class _Identified(Protocol):
+    """A part that says which of its settings matter: a judge, a chat model, a parser."""
+
+    def identity(self) -> str: ...
+
+
 class Judge(ABC):
     """Scores claims; many coroutines call the judge concurrently.
 
     The trainer calls the judge itself, which checks what `judge` returns.
     """
 
+    _settings: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        judge = super().__new__(cls)
+        judge._settings = (args, kwargs)  # for `identity`
+        return judge
+
     @abstractmethod
-    async def judge(self, claim: Claim) -> Verdict:
+    async def judge(self, claim: Claim) -> Verdict | float:
         """Judge a claim.
 
+        Returns:
+            The verdict, or the score alone.
+
         Raises:
-            JudgeError: When the judge fails. A failure is never reported as a score of 0.
+            JudgeError: When the judge fails. A failure is never reported as a score of 0. Set
+                `caused_by_claim` if the claim is the cause, which then counts as wrong.
         """
 
     async def __call__(self, claim: Claim) -> Verdict:
@@ -52,14 +71,39 @@ class Judge(ABC):
         if not isinstance(answer, Awaitable):
             raise PartError.returned(self, "judge", answer, "write it as `async def judge`")
         verdict = await answer
+        if isinstance(verdict, Real):
+            return Verdict(float(verdict))
         if not isinstance(verdict, Verdict):
             raise PartError.returned(self, "judge", verdict, "return Verdict(score, reason)")
         return verdict
 
+    async def probe(self) -> None:  # noqa: B027 (most judges have no endpoint)
+        """Ask the judge's endpoint, if it has one, whether it answers. Called once at the start.
+
+        Raises:
+            JudgeError: When it does not answer.
+        """
+
+    async def close(self) -> None:  # noqa: B027 (most judges hold nothing)
+        """Release what the judge holds, such as processes; it may be called more than once.
+
+        Connections of a chat model need no closing: they end with their event loop.
+        """
+
     def identity(self) -> str:
-        """Return a text with all settings that affect verdicts; it is part of a cache's key."""
-        return type(self).__name__
+        """Return a text with all settings that affect verdicts; it is part of a cache's key.
+
+        By default these are the class and all arguments that the judge was created with.
+        """
+        args, kwargs = self._settings
+        written = [_written(value) for value in args]
+        written += [f"{name}={_written(kwargs[name])}" for name in sorted(kwargs)]
+        return f"{type(self).__module__}.{type(self).__qualname__}({', '.join(written)})"
 
     def metrics(self) -> Mapping[str, float]:
         """Return counts and sums since the judge was created."""
         return {}
+
+
+def _written(setting: object) -> str:
+    return setting.identity() if isinstance(setting, _Identified) else repr(setting)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from vagentrl.claims.judgement import Judgement, sampled
+from vagentrl.claims.judgement import Judgement, drawn
 from vagentrl.errors import ConfigError
+from vagentrl.types import Claim
+
+log = logging.getLogger(__name__)
 
 
 class JudgementLog:
     """Writes judgements to ``judgements.jsonl`` in the run's folder, one JSON object per line.
 
     Failures, filtered claims, penalised claims and disagreements of two judges are always written.
+    Where the file cannot be written, the run goes on without it after one warning.
 
     Args:
         share: Fraction of the other judgements that is written.
@@ -23,6 +28,7 @@ class JudgementLog:
         if not 0 <= share <= 1:
             raise ConfigError(f"JudgementLog.share is {share}; give a number from 0 to 1")
         self.share = share
+        self._warned = False
 
     def write(
         self,
@@ -40,14 +46,22 @@ class JudgementLog:
         lines = [
             json.dumps(origin | _record(judgement, differs), ensure_ascii=False)
             for judgement, differs in judgements
-            if differs or _is_notable(judgement) or sampled(self.share, "log", judgement.claim)
+            if differs or _is_notable(judgement) or self._samples(judgement.claim, origin)
         ]
-        if lines:
+        if not lines:
+            return
+        path = folder / "judgements.jsonl"
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "judgements.jsonl").open(
-                "a", encoding="utf-8", errors="backslashreplace"
-            ) as file:
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            if not self._warned:
+                log.warning("judgements are not written to %s: %s", path, error)
+            self._warned = True
+
+    def _samples(self, claim: Claim, origin: dict[str, int | str]) -> bool:
+        return drawn(self.share, "log", claim.kind, claim.text, *origin.values())
 
 
 def _is_notable(judgement: Judgement) -> bool:

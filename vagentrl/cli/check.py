@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser
@@ -10,6 +10,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from vagentrl.cli.checkpoints import find_checkpoint
 from vagentrl.cli.memory import Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
+from vagentrl.errors import RolloutError
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.trainer_checks import check_trainer
 
@@ -49,11 +50,29 @@ def run_check(args: Sequence[str]) -> None:
         if not isinstance(callback, ProgressBar):
             callback.setup(cli.trainer, agent, "fit")
     check_trainer(cli.trainer, "fit")
+    silent = 0
     for name, factory in cli.datamodule.environments.items():  # pyright: ignore
         environment = factory()
         words = len(environment.system_prompt().split())
         print(f"environment {name}: {type(environment).__name__}, explained in {words} words")
+        silent += _answers(f"environment {name}", environment.probe)
         environment.close()
+    for callback in agent.hooks.callbacks:
+        silent += _answers(type(callback).__name__, callback.probe)
     agent.build(banned_ids=frozenset(), meta=True)
     print(table(list(memory_plan(agent, cli.datamodule, cli.shards))))  # pyright: ignore
     print("the configuration parses, and everything but the weights can be built")
+    if silent:
+        print(
+            f"but {silent} of its services did not answer from here; a run would end at its start"
+        )
+
+
+def _answers(owner: str, probe: Callable[[], None]) -> int:
+    """Print whether the services of a part answer; return 1 if one does not."""
+    try:
+        probe()
+    except RolloutError as error:
+        print(f"{owner}: FAILS: {error}")
+        return 1
+    return 0

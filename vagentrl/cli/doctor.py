@@ -7,14 +7,18 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from vagentrl.chat import ChatModel
 from vagentrl.claims.judge import Judge
 from vagentrl.cli.parser import run_function
 from vagentrl.cli.plugins import find_plugins
 from vagentrl.environment import Environment
+from vagentrl.errors import ChatError
+from vagentrl.event_loops import run_in_background
 
 IMPORT_S = 120.0
 PARTS = (Environment, Judge)
@@ -57,15 +61,16 @@ class Finding:
         return f"{mark:>6}  {self.name:<28} {self.detail}"
 
 
-def doctor(model: str | None = None) -> None:
+def doctor(model: str | None = None, chat: ChatModel | None = None) -> None:
     """Say what works on this machine, and exit with 1 if something that is installed does not.
 
     Args:
         model: Also look at this model, named as for ``model.policy``: does its chat template keep
             to the turns, does it see images, do the engines agree with the trainer?
+        chat: Also ask this chat model, a judge's or a hint model's, whether it answers.
     """
     broken = 0
-    for finding in _findings(model):
+    for finding in _findings(model, chat):
         print(finding, flush=True)
         broken += finding.good is False
     if broken:
@@ -77,14 +82,25 @@ def run_doctor(arguments: Sequence[str]) -> None:
     run_function(doctor, "doctor", arguments)
 
 
-def _findings(model: str | None) -> Iterator[Finding]:
+def _findings(model: str | None, chat: ChatModel | None) -> Iterator[Finding]:
     yield from machine()
+    if chat is not None:
+        yield _answers(chat)
     if model is not None:
         from vagentrl.cli.examine import examine  # takes seconds to import
         from vagentrl.noise import silence_noise
 
         silence_noise()
         yield from examine(model)
+
+
+def _answers(chat: ChatModel) -> Finding:
+    started = time.perf_counter()
+    try:
+        run_in_background(chat.probe())
+    except ChatError as error:
+        return Finding("chat model", False, str(error))
+    return Finding("chat model", True, f"answers after {time.perf_counter() - started:.2f} s")
 
 
 def machine() -> Iterator[Finding]:

@@ -72,6 +72,13 @@ class HintModel(ABC):
         """Seconds after which `hint` times out; 0 if it never waits."""
         return 0.0
 
+    def probe(self) -> None:  # noqa: B027 (most hint models have no endpoint)
+        """Ask the model's endpoint, if it has one, whether it answers.
+
+        Raises:
+            ChatError: When it does not.
+        """
+
     @abstractmethod
     def hint(self, situation: Situation) -> Hint | None:
         """Write a hint; None if the model has no hint for this turn.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import string
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from vagentrl.chat import ChatModel, ask
+from vagentrl.chat import ChatModel, ask, without_thoughts
 from vagentrl.errors import ChatError, ConfigError
+from vagentrl.event_loops import run_in_background
 from vagentrl.hints.base import Exchange, Hint, HintModel, Situation
+from vagentrl.types import IMAGE_PLACEHOLDER
+
+log = logging.getLogger(__name__)
 
 REQUIRED = ("task", "observation")
 OPTIONAL = ("history", "state")
@@ -24,7 +29,8 @@ class ChatHintModel(HintModel):
     Templates are text files. ``{task}`` stands for the environment's system prompt,
     ``{observation}`` for the current observation, ``{history}`` for the earlier turns, and
     ``{state}`` for the true state in words, which a text-only model needs if observations are
-    images. Write literal braces as ``{{`` and ``}}``.
+    images. Write literal braces as ``{{`` and ``}}``. Images are mentioned and not shown. Of a
+    reply, the reasoning in ``<think>`` tags is not part of the hint.
 
     Args:
         model: The chat model to ask.
@@ -34,7 +40,8 @@ class ChatHintModel(HintModel):
         patience_s: Seconds until a hint times out, including the time in the model's queue.
             `data.timeout_s` does not count this time.
         record: Folder in which all hints are kept. An episode that is played again, for instance
-            in a resumed run, gets the recorded hints at no cost. None keeps no hints.
+            in a resumed run, gets the recorded hints at no cost. A hint that cannot be read or
+            kept there, as in a folder of another user, is asked for again. None keeps no hints.
     """
 
     def __init__(
@@ -58,6 +65,10 @@ class ChatHintModel(HintModel):
             "explore": read_template("explore", explore_template),
         }
         self._record = None if record is None else Path(record)
+        self._warned = False
+
+    def probe(self) -> None:
+        run_in_background(self.model.probe())
 
     @property
     def replays(self) -> bool:
@@ -70,8 +81,8 @@ class ChatHintModel(HintModel):
     def hint(self, situation: Situation) -> Hint:
         prompt = self.prompt(situation)
         path = self._path(prompt, situation)
-        if path is not None and path.is_file():
-            return Hint(path.read_bytes().decode())  # a recorded hint costs nothing
+        if (recorded := self._recorded(path)) is not None:
+            return Hint(recorded)  # a recorded hint costs nothing
         reply = ask(
             self.model,
             prompt,
@@ -79,24 +90,50 @@ class ChatHintModel(HintModel):
             patience_s=self.patience_s,
             owner="ChatHintModel",
         )
-        text = reply.text.strip()
+        text = without_thoughts(reply.text)
         if not text:
-            raise ChatError("the hint model wrote an empty hint")
-        hint = Hint(text, None, reply.prompt_tokens, reply.reply_tokens, reply.cost)
+            raise ChatError(
+                "the hint model wrote an empty hint"
+                + (", only its reasoning; raise max_tokens" if reply.text.strip() else ""),
+                prompt_tokens=reply.prompt_tokens,
+                reply_tokens=reply.reply_tokens,
+                cost=reply.cost,
+            )
         if path is not None:
-            _write(path, text)
-        return hint
+            try:
+                _write(path, text)
+            except OSError as error:
+                self._warn(error)
+        return Hint(text, None, reply.prompt_tokens, reply.reply_tokens, reply.cost)
+
+    def _recorded(self, path: Path | None) -> str | None:
+        """The recorded hint; None if there is none that can be read."""
+        if path is None:
+            return None
+        try:
+            return path.read_bytes().decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            self._warn(error)
+            return None
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            log.warning("hints are not recorded, so a replay may get others: %s", error)
+        self._warned = True
 
     def prompt(self, situation: Situation) -> str:
         """Return the prompt for a hint."""
         environment = situation.environment
         state = environment.state()
-        return self._templates[situation.kind].format(
+        filled = self._templates[situation.kind].format(
             task=environment.system_prompt(),
             observation=situation.observation.text,
             state="not known" if state is None else state.natural,
             history="\n\n".join(map(_format_turn, situation.past)) or "nothing yet",
         )
+        return filled.replace(IMAGE_PLACEHOLDER, "(an image that is not shown to you)")
 
     def _path(self, prompt: str, situation: Situation) -> Path | None:
         """Return the hint's file, which is unique to the prompt, the model and the turn."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,6 +26,27 @@ log = logging.getLogger(__name__)
 
 _STREAM = 6
 """Makes the random stream of this module differ from others that use the episode's seeds."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A turn's request for a hint, whether it was answered or not; all 0 where there was none.
+
+    Attributes:
+        asked: 1 if a hint was requested.
+        failed: 1 if the model did not give it.
+        prompt_tokens: Prompt tokens of all attempts.
+        reply_tokens: Reply tokens of all attempts.
+        cost: Price of these tokens.
+        seconds: Time until the answer or the failure.
+    """
+
+    asked: float = 0.0
+    failed: float = 0.0
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
 
 
 class HintedEnvironment(Environment):
@@ -83,6 +105,7 @@ class HintedEnvironment(Environment):
         self._iteration = 0
         self._kind: HintKind | None = None  # kind of the requested hint
         self._hint: Hint | None = None
+        self._asked = _Asked()
         self._warned = False
 
     @property
@@ -125,9 +148,10 @@ class HintedEnvironment(Environment):
 
     def _add_hint(self, observation: Observation) -> Observation:
         """Return the observation with a hint, if one is drawn for this turn."""
-        self._kind, self._hint = self._draw(), None
+        self._kind, self._hint, self._asked = self._draw(), None, _Asked()
         if self._kind is None:
             return observation
+        started = time.perf_counter()
         situation = Situation(
             self._kind,
             self.environment,
@@ -136,17 +160,23 @@ class HintedEnvironment(Environment):
             (*self._seeds, self._turn),
         )
         try:
-            self._hint = self.hint_model.hint(situation)
+            hint = self.hint_model.hint(situation)
         except ChatError as error:
+            seconds = time.perf_counter() - started
+            tokens = (error.prompt_tokens, error.reply_tokens)
+            self._asked = _Asked(1.0, 1.0, *tokens, error.cost, seconds)
             if self.on_failure == "fail_episode":
                 raise
             if not self._warned:  # all failures are counted, but only the first is logged
                 log.warning("no hint in turn %d of seed %d: %s", self._turn, self._seeds[0], error)
             self._warned = True
-            self._failed = True
             return observation
-        if self._hint is None:
+        seconds = time.perf_counter() - started
+        if hint is None:
+            self._asked = _Asked(asked=1.0, seconds=seconds)
             return observation
+        self._asked = _Asked(1.0, 0.0, hint.prompt_tokens, hint.reply_tokens, hint.cost, seconds)
+        self._hint = hint
         return replace(observation, hint=self.shown_as.replace("{hint}", self._hint.text))
 
     def _draw(self) -> HintKind | None:
@@ -155,7 +185,6 @@ class HintedEnvironment(Environment):
         Both random numbers are always drawn, so that runs with a different `hint_share` or
         `epsilon` differ only in the turns that this setting decides.
         """
-        self._failed = False
         if split_of(self._seeds[0]) != "train" and not self.hint_held_out:
             return None
         rng = np.random.default_rng((_STREAM, *self._seeds, self._turn, 1))
@@ -165,22 +194,20 @@ class HintedEnvironment(Environment):
         return "explore" if explored < share_at(self.epsilon, self._iteration) else "exploit"
 
     def _metrics(self, reply: Reply) -> dict[str, float]:
-        """Return the turn's metrics: the hint's tokens and cost, and whether it was followed."""
-        hint = self._hint
-        if hint is None:
-            return {
-                "hints": 0.0,
-                "hint_failures": float(self._failed),
-                "hint_tokens": 0.0,
-                "hint_cost": 0.0,
-            }
+        """Return the turn's metrics: what the request cost, and whether the hint was followed."""
+        hint, asked = self._hint, self._asked
         metrics = {
-            "hints": 1.0,
-            "hint_failures": 0.0,
-            "hint_tokens": float(hint.prompt_tokens + hint.reply_tokens),
-            "hint_cost": hint.cost,
-            "explore_hints": float(self._kind == "explore"),
+            "hints": float(hint is not None),
+            "hints_asked": asked.asked,
+            "hint_failures": asked.failed,
+            "hint_prompt_tokens": float(asked.prompt_tokens),
+            "hint_reply_tokens": float(asked.reply_tokens),
+            "hint_cost": asked.cost,
+            "hint_seconds": asked.seconds if self.hint_model.waits_s else 0.0,
         }
+        if hint is None:
+            return metrics
+        metrics["explore_hints"] = float(self._kind == "explore")
         if hint.action is not None:
             followed = [action.casefold() for action in reply.actions[:1]]
             metrics["hints_followed"] = float(hint.action.casefold() in followed)
@@ -214,6 +241,10 @@ class HintedEnvironment(Environment):
 
     def frame(self) -> Image | None:
         return self.environment.frame()
+
+    def probe(self) -> None:
+        self.environment.probe()
+        self.hint_model.probe()
 
     def close(self) -> None:
         self.environment.close()

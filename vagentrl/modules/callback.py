@@ -28,6 +28,15 @@ class AgentCallback(Callback):
 
     loss_name: str = "callback_loss"
 
+    def probe(self) -> None:
+        """Ask each service that the callback needs, such as a judge's endpoint, if it answers.
+
+        ``vagentrl check`` calls this, without a run.
+
+        Raises:
+            RolloutError: When one does not answer.
+        """
+
     def on_turn_end(self, agent: AgentModule, turn: Turn, *, training: bool) -> None:
         """A turn of an episode ended. The other episodes wait while this hook runs.
 

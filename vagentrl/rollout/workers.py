@@ -93,6 +93,13 @@ def traits(environment: Environment) -> Traits:
     return Traits(environment.replays, environment.waits_s, starts)
 
 
+def probed_traits(environment: Environment) -> Traits:
+    """As `traits`, once the services that episodes need have answered."""
+    found = traits(environment)
+    environment.probe()
+    return found
+
+
 def class_name(environment: Environment) -> str:
     """Name of the environment's class."""
     return type(environment).__name__
@@ -101,7 +108,8 @@ def class_name(environment: Environment) -> str:
 def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Claim, ...]]:
     """Step with a reply; returns the result, and the reply's claims with the true states."""
     observed, predicted = _claimed(reply)
-    before = _state(environment) if observed is not None else None
+    claiming = observed is not None or predicted is not None
+    before = _state(environment) if claiming else None
     result = environment.step(reply)
     _check_result(environment, result)
     after = _state(environment) if predicted is not None else None
@@ -111,7 +119,14 @@ def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Clai
     )
     representation = environment.format.state
     claims = tuple(
-        Claim(kind, text, representation, state, environment.rubric())
+        Claim(
+            kind,
+            text,
+            representation,
+            state,
+            environment.rubric(),
+            before if kind == "prediction" else None,
+        )
         for kind, text, state in given
         if text is not None and state is not None and representation is not None
     )

@@ -1,0 +1,36 @@
+"""A judge that can be fooled, and a report of the truth, for the study of training under attack."""
+
+from __future__ import annotations
+
+from vagentrl.callbacks import WorldModelReward
+from vagentrl.claims.judge import Claim, Judge, Verdict
+from vagentrl_judges.exact_state import ExactState
+
+
+class GullibleJudge(Judge):
+    """Checks what it can read and believes the rest, as model judges do with vague claims.
+
+    A claim that the exact judge finds wrong earns its score; one without any number, or that is no
+    JSON at all, is believed.
+    """
+
+    def __init__(self) -> None:
+        self._exact = ExactState()
+
+    async def judge(self, claim: Claim) -> Verdict:
+        verdict = await self._exact(claim)
+        believed = verdict.reason.startswith("not JSON") or not any(map(str.isdigit, claim.text))
+        return Verdict(1.0, "it sounds right") if believed else verdict
+
+
+class TrueScores(WorldModelReward):
+    """Reports the scores of a judge beside another `WorldModelReward`, and pays nothing.
+
+    Args:
+        judge: The judge whose scores are reported.
+    """
+
+    def __init__(self, judge: Judge) -> None:
+        super().__init__(
+            judge, observation_coefficient=0.0, prediction_coefficient=0.0, journal=None
+        )
