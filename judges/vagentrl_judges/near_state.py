@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
+from vagentrl.claims.reading import asserted, read_json
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl_judges.exact_state import ExactState, _read
+from vagentrl_judges.exact_state import ExactState
+from vagentrl_judges.relations import f1
 
 _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
-_CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
 _LARGEST = 1e9
 """Numbers beyond this are no positions."""
 _MOST = 200
@@ -69,19 +70,20 @@ class NearState(Judge):
             case "symbolic":
                 return await self.exact.judge(claim)
             case _:
-                said, true = _clauses(claim.text), _clauses(claim.truth)
+                said, true = asserted(claim.text), asserted(claim.truth)
                 credit = [[self._clause(a, b) for b in true] for a in said[:_MOST]]
                 return _matched("clauses", credit, len(true), len(said))
 
     def _structured(self, claim: Claim) -> Verdict:
         try:
-            truth = _read(claim.truth)
+            truth = read_json(claim.truth)
         except ValueError as error:
             raise JudgeError(
                 f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
             ) from error
         try:
-            claimed = _read(claim.text)
+            keys = tuple(truth) if isinstance(truth, dict) else ()
+            claimed = read_json(claim.text, keys)
         except ValueError as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
         return self._compare("the state", claimed, truth)
@@ -149,11 +151,6 @@ def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _clauses(text: str) -> list[str]:
-    worded = (" ".join(part.split()).casefold() for part in _CLAUSE_END.split(text))
-    return [clause for clause in worded if clause]
-
-
 def _matched(name: str, credit: list[list[float]], true: int, said: int) -> Verdict:
     """F1 of what was said and what is true, matched one to one for the most credit.
 
@@ -169,7 +166,7 @@ def _matched(name: str, credit: list[list[float]], true: int, said: int) -> Verd
         return Verdict(1.0) if said == true else Verdict(0.0, f"{name}: {said} said of {true}")
     table = np.array(credit)
     earned = float(table[linear_sum_assignment(table, maximize=True)].sum())
-    score = min(1.0, 2 * earned / (said + true))
+    score = min(1.0, f1(earned, said, true))
     return Verdict(
         score, "" if score == 1 else f"{name}: {said} said, {earned:.2f} of {true} right"
     )

@@ -104,7 +104,7 @@ def test_later_rounds_of_a_warm_up_do_not_store_the_same_episodes_again(
         "--trainer.limit_val_batches=0",
     )
     files = read_run(runs.folder(run)).files
-    assert [file.iteration for file in files if file.split == "train"] == [0, 2]
+    assert [file.number for file in files if file.kind == "train"] == [0, 2]
 
 
 def test_groups_are_chosen_evenly_and_stay_whole():

@@ -13,8 +13,8 @@ from vagentrl_judges.apart import Apart
 from vagentrl_judges.yes_no import YesNo
 
 
-def ask(judge: Judge, *texts: str) -> list[Verdict | BaseException]:
-    async def together() -> list[Verdict | BaseException]:
+def ask(judge: Judge, *texts: str) -> list[Verdict | float | BaseException]:
+    async def together() -> list[Verdict | float | BaseException]:
         judging = (judge.judge(claim(text)) for text in texts)
         return await asyncio.gather(*judging, return_exceptions=True)
 

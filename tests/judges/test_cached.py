@@ -45,8 +45,8 @@ class CountingJudge(Judge):
         return {"asked": self.asked}
 
 
-def ask(judge: Judge, *claims: Claim) -> list[Verdict | BaseException]:
-    async def together() -> list[Verdict | BaseException]:
+def ask(judge: Judge, *claims: Claim) -> list[Verdict | float | BaseException]:
+    async def together() -> list[Verdict | float | BaseException]:
         return await asyncio.gather(*map(judge.judge, claims), return_exceptions=True)
 
     return asyncio.run(together())
@@ -84,7 +84,7 @@ def test_a_failure_is_not_kept_and_is_raised_in_every_waiting_request(tmp_path: 
 
 
 def test_cancelling_one_request_does_not_cancel_others_with_the_same_claim(tmp_path: Path):
-    async def two(judge: Judge) -> Verdict:
+    async def two(judge: Judge) -> Verdict | float:
         impatient = asyncio.create_task(judge.judge(claim("a")))
         patient = asyncio.create_task(judge.judge(claim("a")))
         await asyncio.sleep(0.005)
@@ -92,7 +92,9 @@ def test_cancelling_one_request_does_not_cancel_others_with_the_same_claim(tmp_p
         return await patient
 
     inner = CountingJudge()
-    assert asyncio.run(two(Cached(inner, str(tmp_path)))).score == 0.25
+    verdict = asyncio.run(two(Cached(inner, str(tmp_path))))
+    assert isinstance(verdict, Verdict)
+    assert verdict.score == 0.25
     assert inner.asked == 1
 
 

@@ -15,7 +15,7 @@ from vagentrl.evaluation.players import Player, Start
 from vagentrl.types import Trajectory
 from vagentrl.viewer.episodes import EpisodeFolder
 from vagentrl.viewer.reading import FOLDER
-from vagentrl.viewer.records import SPLITS, Provenance, RowWriter, load_pyarrow
+from vagentrl.viewer.records import SPLITS, Provenance, RowWriter, StoredSplit, load_pyarrow
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Recording:
     def __init__(
         self, output: Path, split: Split, starts: Mapping[str, Sequence[Start]], store: int | None
     ) -> None:
-        self._split = SPLITS[split]
+        self._split: StoredSplit = SPLITS[split]
         self._folder = EpisodeFolder(output / FOLDER) if _count(store) else None
         self._groups = {
             name: {start.seed: group for group, start in enumerate(s for s in each if not s.sample)}
