@@ -56,8 +56,8 @@ class World:
 WORLDS = {
     "arithmetic": World(
         "configs/arithmetic.yaml",
-        {"healthy": 30, "hot": 60, "template": 60},
-        hot_lr=2e-3,
+        {"healthy": 30, "hot": 40, "template": 30},
+        hot_lr=1.32e-3,
         template_lr=5e-5,
         text="1",
         bonus=0.4,

@@ -80,7 +80,7 @@ def test_an_observation_needs_a_placeholder_for_every_image():
 
 def test_a_turn_needs_a_token_and_a_log_prob_for_each():
     with pytest.raises(ShapeError, match="0 tokens and 0 log-probs"):
-        replace(turn(0.0), reply_ids=(), reply_logprobs=())
+        replace(turn(0.0), reply_ids=(), reply_logprobs=(), policy_version=0)
     with pytest.raises(ShapeError, match="2 tokens and 1 log-probs"):
         replace(turn(0.0), reply_ids=(3, 4))
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
-from vagentrl.claims.reading import asserted, read_json
+from vagentrl.claims.reading import plain, read_json, unfenced
 from vagentrl.errors import ConfigError, JudgeError
 from vagentrl_judges.exact_state import ExactState
 from vagentrl_judges.relations import f1
 
 _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
+_CLAUSE_END = re.compile(r";|\n|\.(?=\s|$)")
 _LARGEST = 1e9
 """Numbers beyond this are no positions."""
 _MOST = 200
@@ -70,7 +71,7 @@ class NearState(Judge):
             case "symbolic":
                 return await self.exact.judge(claim)
             case _:
-                said, true = asserted(claim.text), asserted(claim.truth)
+                said, true = _clauses(claim.text), _clauses(claim.truth)
                 credit = [[self._clause(a, b) for b in true] for a in said[:_MOST]]
                 return _matched("clauses", credit, len(true), len(said))
 
@@ -149,6 +150,12 @@ def _numbers(value: Any) -> list[float] | None:
 
 def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _clauses(text: str) -> list[str]:
+    """The clauses in one spelling. As they are compared word by word, denials are none of them."""
+    worded = (part.strip() for part in _CLAUSE_END.split(plain(unfenced(text))))
+    return [clause for clause in worded if clause]
 
 
 def _matched(name: str, credit: list[list[float]], true: int, said: int) -> Verdict:

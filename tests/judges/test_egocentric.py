@@ -53,8 +53,8 @@ BALL = '{"ball":[2.0,-1.5]}'
         ("maybe the ball is 2.5 m ahead-left", 0),
         ("the ball is 2.5 m left and right", 0),
         ("", 0),
-        # F1 of one right and one wrong statement: 2 * 1 / (1 + 1 + 1)
-        ("the ball is 2.5 m ahead-left; the ball is 9 m behind", 2 / 3),
+        # one statement more than there are balls costs the right one
+        ("the ball is 2.5 m ahead-left; the ball is 9 m behind", 0),
         # repeated
         ("the ball is 2.5 m ahead-left; the ball is 2.5 m ahead-left", 1),
         # a thing that is not there is a class with 0: (1 + 0) / 2
@@ -76,8 +76,8 @@ def test_words_are_scored_with_tolerances(text: str, score: float):
         ('{"ball":[2.0,-1.5],"sofa":[3.0,0.0]}', (1 + 2 / 3) / 2),
         # the same sofa twice: the second is a repetition
         ('{"ball":[2.0,-1.5],"sofa":[[3.0,0.0],[3.0,0.1]]}', (1 + 2 / 3) / 2),
-        # a third that is wrong: 2 * 2 / (2 + 1 + 2)
-        ('{"ball":[2.0,-1.5],"sofa":[[3.0,0.0],[1.0,4.0],[9,9]]}', (1 + 4 / 5) / 2),
+        # a third that is wrong costs a right one: 2 * (2 - 1) / (3 + 2)
+        ('{"ball":[2.0,-1.5],"sofa":[[3.0,0.0],[1.0,4.0],[9,9]]}', (1 + 2 / 5) / 2),
         ('{"ball":null,"sofa":[[3.0,0.0],[1.0,4.0]]}', 1 / 2),
         ('{"ball":[2.0,-1.5]}', 1 / 2),
         ("{}", 0),
@@ -108,11 +108,10 @@ def test_that_the_way_was_blocked_does_not_count():
     assert judge("the ball is 2.5 m right; the way was blocked", truth=blocked).score == 0
 
 
-def test_naming_every_direction_earns_little():
+def test_naming_every_direction_earns_nothing():
     ways = ("ahead", "ahead-right", "right", "back-right", "back", "back-left", "left")
     everything = "; ".join(f"the ball is 2.5 m {way}" for way in (*ways, "ahead-left"))
-    # ahead and ahead-left are right, six are wrong: 2 * 1 / (1 + 6 + 1)
-    assert judge(everything, truth=BALL).score == pytest.approx(1 / 4)
+    assert judge(everything, truth=BALL).score == 0
 
 
 def test_every_state_of_the_world_earns_all_in_words_and_json():

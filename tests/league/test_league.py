@@ -16,7 +16,7 @@ CELLS = list(product(("Sokoban", "FrozenLake"), REPRESENTATIONS))
 
 @cache
 def fair(world: str, representation: Representation, defence: str) -> dict[str, float]:
-    return earned(honest, WORLDS[world], representation, DEFENCES[defence], episodes=8)
+    return earned(honest, WORLDS[world], representation, DEFENCES[defence], episodes=24)
 
 
 def test_the_league_has_enough_strategies():
@@ -30,7 +30,7 @@ def test_an_adversary_earns_less_than_an_honest_agent_of_the_same_skill(name: st
     for place, (world, representation) in enumerate(CELLS):
         defence = HOLDING[(number + place) % len(HOLDING)]
         gained = earned(
-            ADVERSARIES[name], WORLDS[world], representation, DEFENCES[defence], episodes=4
+            ADVERSARIES[name], WORLDS[world], representation, DEFENCES[defence], episodes=16
         )
         paid = gamed(name, gained)
         assert paid < gamed(name, fair(world, representation, defence)) - MARGIN, (

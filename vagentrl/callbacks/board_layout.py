@@ -87,7 +87,13 @@ BOARDS: dict[str, tuple[Chart, ...]] = {
         Chart("how episodes end", ("(rollout|val|test)/([^/]+/)?(failed|truncated)",)),
         Chart("groups", ("rollout/(kept_groups|group_std)",)),
         Chart("worlds", ("rollout/([^/]+/)?(weight|epochs)",)),
-        Chart("claims", ("(rollout|val|test)/([^/]+/)?(observation|prediction)_(score|right)",)),
+        Chart(
+            "claims",
+            (
+                "(rollout|val|test)/([^/]+/)?(observation|prediction)_(score|right)",
+                "rollout/self_prediction.*",
+            ),
+        ),
         Chart("judges", ("judge/.*", "(val|test)/([^/]+/)?judge/.*")),
         Chart("hints", ("(rollout|val|test)/([^/]+/)?(hint[^/]*|explore_hints)",)),
         Chart("continuations", ("rollout/continuation.*",)),

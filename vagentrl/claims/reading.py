@@ -76,12 +76,12 @@ def unfenced(text: str) -> str:
 def grid_rows(text: str) -> list[str]:
     """The rows of a grid, without fences, indentation, empty lines and spaces between cells.
 
-    There are none if words beside the grid, in lines of another length, deny or doubt it.
+    There are none if words beside the grid, in lines of their own, deny or doubt it.
     """
     shape = unicodedata.normalize("NFKC", unfenced(text)).expandtabs(4)
     rows = [row.rstrip() for row in dedent(shape).splitlines() if row.strip()]
     width = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
-    prose = "\n".join(row for row in rows if len(row) != width)
+    prose = "\n".join(row for row in rows if len(row) != width or row.isalpha())
     if denies(prose) or _LOCAL.search(plain(prose)):
         return []
     if rows and all(len(row) > 1 and set(row[1::2]) == {" "} for row in rows):
