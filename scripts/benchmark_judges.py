@@ -62,7 +62,7 @@ class JudgedSokoban(Sokoban):
         self,
         judge: Judge | None,
         background: BackgroundLoop,
-        verdicts: list[Future[Verdict]],
+        verdicts: list[Future[Verdict | float]],
         limit: int,
     ) -> None:
         super().__init__(size=6, observation="text", turn_limit=TURNS, format=NoThink())
@@ -125,7 +125,7 @@ def rollout(
     banned = vocabulary.banned_ids | vocabulary.stop_ids  # only max_tokens ends a reply
     engine.prepare(replace(vocabulary, banned_ids=banned))
     engine.update_weights(policy, 0)
-    verdicts: list[Future[Verdict]] = []
+    verdicts: list[Future[Verdict | float]] = []
     pool = WorkerPool(
         lambda: JudgedSokoban(judge, background, verdicts, claims), "sokoban", size=AT_ONCE
     )
@@ -139,7 +139,9 @@ def rollout(
     wait(verdicts)
     all_s, busy_s = time.perf_counter() - started, time.process_time() - busy
     judging_s = judging_threads_s() - judging
-    assert all(verdict.result().score == 1 for verdict in verdicts)  # the server always answers YES
+    results = [verdict.result() for verdict in verdicts]
+    scores = [each.score if isinstance(each, Verdict) else each for each in results]
+    assert all(score == 1 for score in scores)  # the server always answers YES
     turns = sum(len(played.turns) for played in trajectories)
     return Measured(rollout_s, all_s, busy_s, judging_s, turns, len(verdicts))
 
