@@ -9,6 +9,7 @@ from vagentrl.environment import (
     ActionEnvironment,
     Outcome,
     Split,
+    index_of,
     seed_of,
     split_of,
     split_of_state,
@@ -73,6 +74,7 @@ def test_the_first_seeds_of_the_splits():
     # if this fails, published results no longer mean the same episodes
     first = {split: [seed_of(split, index) for index in range(3)] for split in SPLITS}
     assert first == {"train": [0, 2, 4], "validation": [1, 5, 9], "test": [3, 7, 11]}
+    assert [[index_of(seed) for seed in seeds] for seeds in first.values()] == [[0, 1, 2]] * 3
 
 
 def test_a_tenth_of_the_states_each_is_for_validation_and_for_test():

@@ -45,6 +45,11 @@ def split_of(seed: int) -> Split:
     return "validation" if seed % 4 == 1 else "test"
 
 
+def index_of(seed: int) -> int:
+    """The place of a seed among those of its split: ``seed_of(split_of(seed), i) == seed``."""
+    return seed // (2 if split_of(seed) == "train" else 4)
+
+
 def split_of_state(state: str) -> Split:
     """The split that an initial state belongs to: a tenth of the states each is for validation and
     for test.
@@ -381,10 +386,15 @@ class ActionEnvironment(Environment):
         observation = self._show()
         if not self.feedback or (reply.problem is None and not unknown):
             return observation
-        # Feedback must not quote the agent, whose text may contain an image placeholder.
-        actions = ", ".join(self.action_names)
-        wrong = reply.problem or f"unknown action; the actions are {actions}"
+        wrong = reply.problem or self._wrong_action()
         return replace(observation, text=f"Your reply was wrong: {wrong}.\n{observation.text}")
+
+    def _wrong_action(self) -> str:
+        """What was wrong with an action of the last reply, for the feedback.
+
+        It must not quote the agent, whose text may contain an image placeholder.
+        """
+        return f"unknown action; the actions are {', '.join(self.action_names)}"
 
     def _check(self) -> None:
         """Raise on settings that cannot work, alone or together."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 from vagentrl.environment import ActionEnvironment
 from vagentrl.errors import ConfigError
 from vagentrl.formats import FreeThink, ReplyFormat
-from vagentrl.types import Observation, Reply, harmless
+from vagentrl.types import Reply, harmless
 
 LONGEST_ARGUMENT = 500
 """Characters of an argument that are read; the rest is cut off."""
@@ -92,9 +91,5 @@ class TextActionEnvironment(ActionEnvironment):
         """Set `action_names`, without repetitions."""
         self.action_names = tuple(dict.fromkeys(map(str, actions)))
 
-    def _answer(self, reply: Reply, unknown: bool) -> Observation:
-        observation = self._show()
-        if not self.feedback or (reply.problem is None and not unknown):
-            return observation
-        wrong = reply.problem or f"unknown action; the actions are {', '.join(self.signatures)}"
-        return replace(observation, text=f"Your reply was wrong: {wrong}.\n{observation.text}")
+    def _wrong_action(self) -> str:
+        return f"unknown action; the actions are {', '.join(self.signatures)}"

@@ -15,12 +15,11 @@ from vagentrl.cli.live import serve
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import load_plugins
 from vagentrl.cli.recipe_environments import spec_of, specs_of, worlds_of
-from vagentrl.environment import Environment
+from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.play.game import Game, GameStart
 from vagentrl.play.store import PERSON, GameStore
-from vagentrl.play.terminal import Terminal, first_seed
-from vagentrl.rollout.seeds import mix
+from vagentrl.play.terminal import Terminal
 from vagentrl.viewer.reading import FOLDER
 from vagentrl.viewer.records import Provenance
 
@@ -59,7 +58,7 @@ def run_play(arguments: Sequence[str]) -> None:
     name = parsed.environment or next(iter(factories))
     if name not in factories:
         raise ConfigError(f"there is no environment {name!r}; there are {', '.join(factories)}")
-    seed = first_seed(parsed.split) if parsed.seed is None else parsed.seed
+    seed = seed_of(parsed.split, 0) if parsed.seed is None else parsed.seed
     begin = partial(_begin, factories[name], name, parsed.workers, parsed.timeout_s)
     page = _shows_images(begin, seed) if parsed.page is None else parsed.page
     _remember(output, specs)
@@ -106,8 +105,7 @@ def _begin(
 ) -> Game:
     if not 0 <= seed < 2**62:
         raise ConfigError(f"seed is {seed}; give a number from 0 to 2^62 - 1")
-    start = GameStart(name, seed, mix(seed, 6))
-    return Game(factory, start, workers=workers, timeout_s=timeout_s)
+    return Game(factory, GameStart.new(name, seed), workers=workers, timeout_s=timeout_s)
 
 
 def _shows_images(begin: Callable[[int], Game], seed: int) -> bool:

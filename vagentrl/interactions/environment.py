@@ -8,7 +8,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Literal, TypeVar
 
-from vagentrl.environment import Environment, Split, split_of
+from vagentrl.environment import Environment, Split, index_of, split_of
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import PlainText, ReplyFormat
 from vagentrl.interactions import session as sessions
@@ -209,10 +209,10 @@ class InteractionEnvironment(Environment):
 
     def _task(self, seed: int) -> Task:
         split = split_of(seed)
-        index, count = seed // (2 if split == "train" else 4), self.tasks.count(split)
+        count = self.tasks.count(split)
         if count == 0:
             raise EnvError(f"the tasks have none for {split}; give more rows, or another division")
-        return self.tasks.task(split, index % count)
+        return self.tasks.task(split, index_of(seed) % count)
 
     def _at_limit(self) -> bool:
         """Whether the reply that is to be answered now is the last one, as verl counts."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from vagentrl.environment import ActionEnvironment, Environment
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import ReplyFormat
+from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker
 from vagentrl.rollout.workers import Beginning, reset, step, traits
 from vagentrl.types import (
@@ -50,6 +51,11 @@ class GameStart:
     seed: int
     transition_seed: int
     iteration: int = 0
+
+    @classmethod
+    def new(cls, environment: str, seed: int) -> GameStart:
+        """A game of a seed, which decides the transitions too."""
+        return cls(environment, seed, mix(seed, 6))
 
 
 class Advice(NamedTuple):

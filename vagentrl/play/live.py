@@ -145,7 +145,7 @@ class LiveGames:
             raise ConfigError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
         text = _field(asked, "seed", str).strip()
         seed = seed_of(split, 0) if not text else _seed(text)
-        start = GameStart(_field(asked, "environment", str), seed, mix(seed, 6))
+        start = GameStart.new(_field(asked, "environment", str), seed)
         return self._sit(_Seat(self._game(start), None, {}, 0, None, 0, set(), threading.Lock()))
 
     def _branch(self, site: Site, asked: Mapping[str, Any]) -> dict[str, Any]:

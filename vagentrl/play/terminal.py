@@ -7,11 +7,10 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import NamedTuple
 
-from vagentrl.environment import Split, seed_of, split_of
-from vagentrl.errors import ConfigError, RolloutError
+from vagentrl.environment import index_of, seed_of, split_of
+from vagentrl.errors import RolloutError
 from vagentrl.play.game import Game
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Turn
-from vagentrl.viewer.records import SPLITS
 
 HELP = """\
 Type the actions, or a whole reply with its tags; a backslash at the end of a line goes on in the
@@ -161,18 +160,7 @@ class Terminal:
 
 def next_seed(seed: int) -> int:
     """The next seed of the same split."""
-    return seed + (2 if split_of(seed) == "train" else 4)
-
-
-def first_seed(split: Split) -> int:
-    """The first seed of a split.
-
-    Raises:
-        ConfigError: When there is no such split.
-    """
-    if split not in SPLITS:
-        raise ConfigError(f"split is {split!r}; give one of {', '.join(SPLITS)}")
-    return seed_of(split, 0)
+    return seed_of(split_of(seed), index_of(seed) + 1)
 
 
 def visible(text: str) -> str:

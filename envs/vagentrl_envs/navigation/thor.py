@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from PIL import Image
 
-from vagentrl.environment import Split, split_of, split_of_state
+from vagentrl.environment import Split, index_of, split_of, split_of_state
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.types import harmless
 from vagentrl_envs.navigation.environment import FirstPerson
@@ -119,7 +119,7 @@ class ThorWorld(World):
 
     def _task_of(self, seed: int) -> ThorTask:
         tasks = self._tasks[split_of(seed)]
-        return tasks[(seed // (2 if split_of(seed) == "train" else 4)) % len(tasks)]
+        return tasks[index_of(seed) % len(tasks)]
 
     @property
     def target(self) -> str:

@@ -208,12 +208,8 @@ class PrimitiveSkill(ActionEnvironment):
         picture = self.backend.picture(scene, self.size)
         return Observation(f"{task}\n{IMAGE_PLACEHOLDER}{result}", (picture,))
 
-    def _answer(self, reply: Reply, unknown: bool) -> Observation:
-        observation = self._show()
-        if not self.feedback or (reply.problem is None and not unknown):
-            return observation
-        wrong = reply.problem or f"unknown skill; the skills are {', '.join(SIGNATURES)}"
-        return replace(observation, text=f"Your reply was wrong: {wrong}.\n{observation.text}")
+    def _wrong_action(self) -> str:
+        return f"unknown skill; the skills are {', '.join(SIGNATURES)}"
 
     def system_prompt(self) -> str:
         shown = (

@@ -12,6 +12,7 @@ from vagentrl.environment import (
     ActionEnvironment,
     Outcome,
     Split,
+    index_of,
     split_of,
     split_of_state,
 )
@@ -170,7 +171,7 @@ class SVGReconstruction(ActionEnvironment):
         split = split_of(seed)
         if self._drawings is not None:
             drawings = self._drawings[split]
-            return drawings[seed // (2 if split == "train" else 4) % len(drawings)]
+            return drawings[index_of(seed) % len(drawings)]
         rng = np.random.default_rng(seed)
         for _ in range(DRAWS):
             markup = clean(draw(self.level, self.grid, rng), Limits())
@@ -238,13 +239,8 @@ class SVGReconstruction(ActionEnvironment):
             tuple(pictures),
         )
 
-    def _answer(self, reply: Reply, unknown: bool) -> Observation:
-        observation = self._show()
-        problem = reply.problem or self._problem
-        if not self.feedback or problem is None:
-            return observation
-        what = "Your reply was wrong" if reply.problem else "Your SVG is not drawn"
-        return replace(observation, text=f"{what}: {problem}.\n{observation.text}")
+    def _wrong_action(self) -> str:
+        return f"the SVG is not drawn: {self._problem}"
 
     def system_prompt(self) -> str:
         return "\n".join(

@@ -32,10 +32,6 @@ def _goals(catalogue: Catalogue, attributes: int, written: bool, split_products:
     return Goals(catalogue, attributes, written, split_products)
 
 
-IMPOSSIBLE = "Nothing happened: that is not possible here."
-"""What is told below the page after such an action. It is not repeated: it may say anything."""
-
-
 class WebShop(TextActionEnvironment):
     """Buy what a customer wants, with ``search[…]`` and ``click[…]``.
 
@@ -100,7 +96,6 @@ class WebShop(TextActionEnvironment):
         self._page: Page
         self._shopper: Shopper
         self._bought: Score | None = None
-        self._note = ""  # what to tell below the page
 
     # -------------------------------------------------------------------------------- the episode
 
@@ -118,7 +113,6 @@ class WebShop(TextActionEnvironment):
         return self._goals.draw(seed).text
 
     def step(self, reply: Reply) -> StepResult:
-        self._note = ""
         result = super().step(reply)
         if not (result.terminated or result.truncated):
             return result
@@ -141,15 +135,16 @@ class WebShop(TextActionEnvironment):
     def _start(self, seed: int, transition_seed: int) -> None:
         self._goal = self._goals.draw(seed)
         self._shopper = Shopper(self.shop, self._goal)
-        self._bought, self._note = None, ""
+        self._bought = None
         self._go(SEARCH)
 
     def _asked(self, reply: Reply) -> list[str | None]:
         read = [self._read(action) for action in reply.actions[:1]]
         possible = [a is not None and self.shop.turn(self._page, a) is not None for a in read]
-        if not all(possible):
-            self._note = f"\n{IMPOSSIBLE}"
         return [str(a) if can else None for a, can in zip(read, possible, strict=True)]
+
+    def _wrong_action(self) -> str:
+        return "that is not possible on this page"
 
     def _act(self, action: str) -> Outcome:
         read = self._read(action)
@@ -210,7 +205,7 @@ class WebShop(TextActionEnvironment):
         )
 
     def _observe(self) -> Observation:
-        return Observation(f"Wish: {self._goal.text}\n{self.shop.text(self._page)}{self._note}")
+        return Observation(f"Wish: {self._goal.text}\n{self.shop.text(self._page)}")
 
     def system_prompt(self) -> str:
         return "\n".join(

@@ -67,7 +67,7 @@ def test_svg_that_is_not_drawn_changes_nothing_and_is_told():
     before = env.state()
     result = write(env, "<svg><image href='/etc/passwd'/></svg>")
     assert result.reward == -0.25 and env.state() == before
-    assert "Your SVG is not drawn: it draws no shape." in result.observation.text
+    assert "wrong: the SVG is not drawn: it draws no shape." in result.observation.text
     assert "passwd" not in result.observation.text
     malformed = env.step(Reply("", problem="no <answer>"))
     assert malformed.reward == pytest.approx(-0.1)

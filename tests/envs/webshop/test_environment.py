@@ -191,19 +191,15 @@ def test_what_cannot_be_done_here_changes_nothing(action: str):
     result = say(env, action)
     assert (result.reward, result.metrics["valid_actions"]) == (-0.5, 0)
     assert env.page.kind == "search" and not result.terminated
-    assert "the actions are search[words], click[button]." in result.observation.text
+    assert "that is not possible on this page" in result.observation.text
 
 
-def test_what_cannot_be_done_is_told_until_the_next_turn():
-    env = start()
+def test_feedback_says_what_cannot_be_done_here():
+    env = start(feedback=True)
     page = env.reset(0).text
     told = say(env, "click[buy now]").observation.text
-    assert told == f"{page}\nNothing happened: that is not possible here."
-    assert env.reset(0).text == page
-    say(env, "click[no]")
-    assert "not possible" not in say(env, "search[shoes]").observation.text
-    malformed = env.step(Reply("", problem="no answer"))
-    assert "not possible" not in malformed.observation.text
+    assert told == f"Your reply was wrong: that is not possible on this page.\n{page}"
+    assert "wrong" not in say(env, "search[shoes]").observation.text
 
 
 def test_searching_is_only_possible_on_the_search_page():
