@@ -69,15 +69,9 @@ class ExactState(Judge):
         return Verdict(*score_of_cells(relations, state)) if relations else worded
 
     def _structured(self, claim: Claim) -> Verdict:
+        truth = true_json(claim)
         try:
-            truth = read_json(claim.truth)
-        except ValueError as error:
-            raise JudgeError(
-                f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
-            ) from error
-        try:
-            keys = tuple(truth) if isinstance(truth, dict) else ()
-            return _compare("the state", read_json(claim.text, keys), truth)
+            return _compare("the state", claimed_json(claim, truth), truth)
         except ValueError as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
 
@@ -96,6 +90,29 @@ class ExactState(Judge):
             max(0, right - max(0, said - true)) / len(compared),
             f"{right} of {len(compared)} cells that count are right, {said} things said of {true}",
         )
+
+
+def true_json(claim: Claim) -> Any:
+    """The true state as a JSON value.
+
+    Raises:
+        JudgeError: When the environment's structured state is none.
+    """
+    try:
+        return read_json(claim.truth)
+    except ValueError as error:
+        raise JudgeError(
+            f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
+        ) from error
+
+
+def claimed_json(claim: Claim, truth: Any) -> Any:
+    """The claim as a JSON value, with the keys of the truth.
+
+    Raises:
+        ValueError: When it is none.
+    """
+    return read_json(claim.text, tuple(truth) if isinstance(truth, dict) else ())
 
 
 def _compare(name: str, claimed: Any, truth: Any) -> Verdict:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
-from vagentrl.claims.reading import plain, read_json, unfenced
-from vagentrl.errors import ConfigError, JudgeError
-from vagentrl_judges.exact_state import ExactState
+from vagentrl.claims.reading import plain, unfenced
+from vagentrl.errors import ConfigError
+from vagentrl_judges.exact_state import ExactState, claimed_json, true_json
 from vagentrl_judges.relations import f1
 
 _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
@@ -76,15 +76,9 @@ class NearState(Judge):
                 return _matched("clauses", credit, len(true), len(said))
 
     def _structured(self, claim: Claim) -> Verdict:
+        truth = true_json(claim)
         try:
-            truth = read_json(claim.truth)
-        except ValueError as error:
-            raise JudgeError(
-                f"the environment's structured state is not JSON ({error}): {claim.truth[:200]!r}"
-            ) from error
-        try:
-            keys = tuple(truth) if isinstance(truth, dict) else ()
-            claimed = read_json(claim.text, keys)
+            claimed = claimed_json(claim, truth)
         except ValueError as error:
             return Verdict(0.0, f"not JSON: {str(error)[:80]}")
         return self._compare("the state", claimed, truth)
