@@ -6,6 +6,7 @@ is here, and a second thread is refused.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,10 @@ _sprites: dict[str, Any] = {}
 
 
 def _library() -> ModuleType:
+    # triton crashes the process if Mesa's software OpenGL has loaded another LLVM before it, and
+    # torch loads triton when it first needs it.
+    with contextlib.suppress(ImportError):
+        import triton  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
     try:
         import pyglet  # pyright: ignore[reportMissingImports]
 

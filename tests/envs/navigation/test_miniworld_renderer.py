@@ -1,5 +1,7 @@
 """MiniWorld draws the same houses: what is red in one picture is red in the other."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -79,3 +81,13 @@ def test_a_second_thread_is_refused_with_the_way_out():
     thread.start()
     thread.join()
     assert "data.workers to process" in refused[0]
+
+
+def test_triton_can_be_loaded_after_software_opengl():
+    pytest.importorskip("triton")
+    program = (
+        "from vagentrl_envs.navigation.miniworld_renderer import MiniWorldRenderer;"
+        "MiniWorldRenderer(16, 16, 90); import triton; print('loaded')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "loaded\n", done.stderr
