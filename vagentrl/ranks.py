@@ -66,5 +66,14 @@ def sum_over_ranks(tensor: Tensor) -> None:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The folder that a run writes to. All ranks must call this together: rank 0 broadcasts it."""
-    return Path(trainer.log_dir or trainer.default_root_dir)
+    """The folder that a run writes to. All ranks must call this together: rank 0 broadcasts it.
+
+    With a logger that keeps no folder for each run, as that of Weights & Biases or MLflow, the
+    folder is where `ModelCheckpoint` puts this run's checkpoints: ``save_dir/name/version``.
+    """
+    logger = trainer.loggers[0] if trainer.loggers else None
+    folder = Path(trainer.log_dir or trainer.default_root_dir)
+    if logger is not None and not logger.log_dir and logger.version is not None:
+        version = logger.version
+        folder /= f"{logger.name}/{version if isinstance(version, str) else f'version_{version}'}"
+    return Path(trainer.strategy.broadcast(str(folder)))

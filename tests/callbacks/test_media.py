@@ -1,6 +1,7 @@
 """Pictures, texts and histograms through the loggers' own methods."""
 
 import csv
+import json
 import logging
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 from tests import runs
 from vagentrl.callbacks import TrajectoryPictures, media
 from vagentrl.callbacks.media import writers_for
+from vagentrl.ranks import run_folder
 
 CSV = "--trainer.logger={class_path: CSVLogger, init_args: {save_dir: runs, name: table}}"
 PICTURE = Image.new("RGB", (3, 2), "red")
@@ -155,3 +157,35 @@ def test_several_loggers_get_each_what_they_take(run_dir: Path, monkeypatch: pyt
     steps = [e["trainer/global_step"] for e in logger.kept if "histograms/advantages" in e]
     assert steps == [1]
     assert "rollout/episode_0" in runs.events(run).Tags()["images"]
+
+
+class WithoutFolders(Logger):
+    """A logger as that of Weights & Biases: it keeps no folder for each run."""
+
+    name = "toy"  # pyright: ignore
+    save_dir = "runs"  # pyright: ignore
+
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self._version = version
+
+    @property
+    def version(self) -> str:
+        return self._version
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None: ...
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None: ...
+
+
+def test_runs_of_a_logger_without_folders_do_not_overwrite_each_other(run_dir: Path):
+    folders: list[Path] = []
+    for version in ("a", "b"):
+        logger = {"class_path": f"{__name__}.WithoutFolders", "init_args": {"version": version}}
+        run = runs.fit("--trainer.max_epochs=1", f"--trainer.logger={json.dumps(logger)}")
+        folders.append(run_folder(run.trainer))
+    assert folders == [Path("runs/toy/a"), Path("runs/toy/b")]
+    for folder in folders:
+        names = {path.name for path in folder.iterdir()}
+        assert names >= {"config.yaml", "log.jsonl", "summary.json", "checkpoints"}
+    assert not Path("runs/config.yaml").exists()

@@ -18,7 +18,12 @@ from jsonargparse.typing import PositiveInt, restricted_number_type
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import (
+    ArgsType,
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
 
 from vagentrl import __version__
 from vagentrl.callbacks import CheckMonitors
@@ -36,6 +41,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.trainer_checks import check_asked
 from vagentrl.noise import be_quiet, silence_noise
+from vagentrl.ranks import run_folder
 from vagentrl.trainer import (
     TRAINER_DEFAULTS,
     refused_by_lightning,
@@ -82,7 +88,8 @@ class VagentCLI(LightningCLI):
             },
             seed_everything_default=1,
             auto_configure_optimizers=False,
-            save_config_kwargs={"overwrite": True},
+            save_config_callback=_SaveConfig,
+            save_config_kwargs={"save_to_log_dir": False},
             trainer_defaults={
                 **TRAINER_DEFAULTS,
                 "logger": {
@@ -224,6 +231,19 @@ class VagentCLI(LightningCLI):
             skipped = setting == "--ckpt_path"  # its value follows
         again = shlex.join(["vagentrl", "fit", *given, "--ckpt_path", str(checkpoint)])
         return f"{done}. Resume with: {again}"
+
+
+class _SaveConfig(SaveConfigCallback):
+    """Saves the configuration in the run's folder, with any logger."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._folder = run_folder(trainer)  # all ranks ask, and only rank 0 saves
+        super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = str(self._folder / self.config_filename)
+        self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
 
 
 class EndAtOnce(Callback):
