@@ -23,7 +23,10 @@ from vagentrl_envs.webshop.pages import (
     Shop,
 )
 from vagentrl_envs.webshop.reward import Goal, Score, score
-from vagentrl_envs.webshop.shopper import Shopper
+from vagentrl_envs.webshop.shopper import ReadingShopper, Shopper
+
+SHOPPERS = {"catalogue": Shopper, "pages": ReadingShopper}
+"""Who acts as the oracle, by what it goes by."""
 
 
 @lru_cache(maxsize=8)
@@ -54,6 +57,9 @@ class WebShop(TextActionEnvironment):
             False; the splits then still share no instruction.
         reward: What a purchase earns: its ``score`` from 0 to 1, as published, or with ``success``
             1 for a score of 1 and nothing for less.
+        oracle: What the oracle goes by: the whole ``catalogue``, so that it always succeeds, or the
+            ``pages`` that were shown, as a model must that learns from it. This one takes a name
+            that was found for what the wish says, and succeeds in most episodes.
         **settings: The settings of ``ActionEnvironment``.
     """
 
@@ -67,6 +73,7 @@ class WebShop(TextActionEnvironment):
         page_size: int = 10,
         split_products: bool = True,
         reward: Literal["score", "success"] = "score",
+        oracle: Literal["catalogue", "pages"] = "catalogue",
         turn_limit: int = 15,
         format: ReplyFormat | None = None,
         **settings: Any,
@@ -76,7 +83,10 @@ class WebShop(TextActionEnvironment):
         )
         if reward not in ("score", "success"):
             raise ConfigError(f"reward is {reward!r}; choose 'score' or 'success'")
+        if oracle not in SHOPPERS:
+            raise ConfigError(f"oracle is {oracle!r}; choose 'catalogue' or 'pages'")
         self._reward = reward
+        self._shopper_class = SHOPPERS[oracle]
         numbers = {"products": products, "results": results, "page_size": page_size}
         for name, number in numbers.items():
             if number is not None and number < 1:
@@ -129,12 +139,12 @@ class WebShop(TextActionEnvironment):
         return replace(result, metrics={**result.metrics, **parts})
 
     def oracle(self) -> tuple[str, ...] | None:
-        """Find the first product that fulfils the goal, choose its options, and buy it."""
+        """Find a product that fulfils the goal, choose its options, and buy it."""
         return () if self._over else self._shopper.plan(self._page)
 
     def _start(self, seed: int, transition_seed: int) -> None:
         self._goal = self._goals.draw(seed)
-        self._shopper = Shopper(self.shop, self._goal)
+        self._shopper = self._shopper_class(self.shop, self._goal)
         self._bought = None
         self._go(SEARCH)
 

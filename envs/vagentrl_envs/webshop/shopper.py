@@ -1,4 +1,4 @@
-"""A customer who knows how purchases are scored: the oracle of the shop."""
+"""Customers who act as the oracle of the shop: one knows all products, the other reads pages."""
 
 from __future__ import annotations
 
@@ -101,3 +101,44 @@ class Shopper:
             ]
             found += choices[:1]
         return found
+
+
+class ReadingShopper(Shopper):
+    """Searches for the wish, opens what was found first, and buys it if it comes as wished.
+
+    Otherwise it goes back, and opens the first one that it has not opened yet. Whatever decides its
+    actions was shown to the agent, and nearly always on the same page, so a model can copy it.
+
+    Args:
+        shop: Where to buy.
+        goal: What to buy.
+    """
+
+    def __init__(self, shop: Shop, goal: Goal) -> None:
+        super().__init__(shop, goal)
+        self._opened: set[int] = set()
+
+    def plan(self, page: Page) -> tuple[str, ...] | None:
+        if page.product is not None:
+            self._opened.add(page.product)
+        opened = set(self._opened)
+        plan = super().plan(page)
+        self._opened = opened  # without those that only the plan opens
+        return plan
+
+    def _next(self, page: Page) -> TextAction:
+        if page.product is not None:
+            self._opened.add(page.product)
+        return super()._next(page)
+
+    def _query(self) -> str:
+        return self._goal.text
+
+    def _at_product(self, page: Page) -> str:
+        button = super()._at_product(page)
+        return BACK if button == PREVIOUS else button
+
+    def _is_fit(self, position: int) -> bool:
+        product = self._shop.catalogue.products[position]
+        complete = len(self._choices(product)) == len(self._goal.options)
+        return complete or position not in self._opened

@@ -133,6 +133,55 @@ def test_the_oracle_finds_its_way_from_anywhere():
         assert say(env, *plan).metrics["success"] == 1
 
 
+def next_of(env: WebShop) -> str:
+    plan = env.oracle()
+    assert plan
+    return plan[0]
+
+
+def test_an_oracle_that_reads_searches_for_the_wish_and_opens_what_was_found_first():
+    env = start(oracle="pages")
+    assert next_of(env) == f"search[{env.goal.text}]"
+    say(env, next_of(env))
+    first = env.shop.catalogue.products[env.page.found[0]]
+    assert next_of(env) == f"click[{first.asin}]"
+
+
+def test_an_oracle_that_reads_leaves_a_product_that_does_not_come_as_wished():
+    env = start(oracle="pages", products=200)
+    say(env, f"search[{env.goal.product.query}]")
+    found = map(env.shop.catalogue.products.__getitem__, env.shop.shown(env.page))
+    wished = env.goal.options
+    lacking = [p for p in found if any(v not in dict(p.options)[name] for name, v in wished)]
+    asin = lacking[0].asin
+    say(env, f"click[{asin}]")
+    assert next_of(env) == "click[back to search]"
+    say(env, "click[< prev]")
+    opened = next_of(env)
+    assert opened != f"click[{asin}]" and opened.startswith("click[W")
+    env.reset(0)  # another episode knows nothing of the last one
+    say(env, f"search[{lacking[0].name}]")
+    assert next_of(env) == f"click[{asin}]"
+
+
+def test_an_oracle_that_reads_does_not_learn_from_its_own_plans():
+    env = start(oracle="pages")
+    say(env, f"search[{env.goal.product.query}]")
+    assert env.oracle() == env.oracle()
+
+
+def test_an_oracle_that_reads_succeeds_mostly():
+    env = start(oracle="pages", products=200)
+    successes = 0.0
+    for index in range(100):
+        env.reset(seed_of("validation", index))
+        result = say(env, next_of(env))
+        while not (result.terminated or result.truncated):
+            result = say(env, next_of(env))
+        successes += result.metrics["success"]
+    assert 70 < successes < 100
+
+
 def test_the_oracle_buys_the_first_product_that_fits():
     env = start(attributes=0)
     for seed in range(0, 40, 2):
