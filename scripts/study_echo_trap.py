@@ -25,7 +25,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from study import ROOT, Run, scalars, train
 
-from vagentrl.callbacks.echo_trap.detector import KINDS
+from vagentrl.callbacks.echo_trap.signs import KINDS
 
 ARMS = ("healthy", "hot", "template")
 BELOW_PEAK = 0.2

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from vagentrl.callbacks.echo_trap.detector import Detector, Verdict, Vitals, robust_score, smoothed
+from vagentrl.callbacks.echo_trap.detector import Detector, Verdict
+from vagentrl.callbacks.echo_trap.vitals import Estimate, Vitals, robust_score, smoothed
 
 NAN = math.nan
 HEALTHY = {
@@ -44,9 +45,9 @@ def follow(
         earned = rate if reward is None else reward[place]
         evaluated = NAN if held_out is None else held_out[place]
         paid = NAN if bonus is None else bonus[place]
-        vitals = Vitals(
-            start + place, rate, error, earned, error, groups, now, evaluated, error, paid, error
-        )
+        means = (rate, earned, evaluated, paid)
+        success, reward_, out, bonus_ = (Estimate(mean, error) for mean in means)
+        vitals = Vitals(start + place, success, reward_, groups, now, out, bonus_)
         verdicts.append(detector.observe(vitals))
     return verdicts
 
@@ -188,12 +189,13 @@ def test_a_norm_that_cannot_be_compared_has_no_score(norm: float, earlier: list[
 
 def test_numbers_that_are_not_known_are_left_out_of_the_mean():
     recent = [
-        Vitals(4, 0.25, 0.3, 1.0, 0.3, 8, {"entropy": 1.0}),
-        Vitals(5, NAN, NAN, NAN, NAN, 8, {"entropy": NAN}),
-        Vitals(6, 0.5, 0.4, 3.0, 0.4, 8, {"entropy": 3.0}),
+        Vitals(4, Estimate(0.25, 0.3), Estimate(1.0, 0.3), 8, {"entropy": 1.0}),
+        Vitals(5, Estimate(NAN, NAN), Estimate(NAN, NAN), 8, {"entropy": NAN}),
+        Vitals(6, Estimate(0.5, 0.4), Estimate(3.0, 0.4), 8, {"entropy": 3.0}),
     ]
     # errors: the root of 0.09 + 0.16, divided by 2
-    assert smoothed(recent) == Vitals(6, 0.375, 0.25, 2.0, 0.25, 24, {"entropy": 2.0})
+    both = Estimate(0.375, 0.25), Estimate(2.0, 0.25)
+    assert smoothed(recent) == Vitals(6, *both, 24, {"entropy": 2.0})
 
 
 def test_nothing_known_is_no_trouble():

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tests import runs
 from vagentrl.callbacks import EchoTrapMonitor
-from vagentrl.callbacks.echo_trap.detector import Detector, Trouble, Verdict, Vitals
+from vagentrl.callbacks.echo_trap.detector import Detector, Trouble, Verdict
+from vagentrl.callbacks.echo_trap.vitals import Vitals
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
 

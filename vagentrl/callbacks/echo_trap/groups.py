@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
+from vagentrl.callbacks.echo_trap.vitals import Estimate
 from vagentrl.filters import NO_SPREAD, KeepAll, select_groups
 from vagentrl.types import Trajectory
 
@@ -36,7 +37,7 @@ def group_report(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def mean_by_groups(
     trajectories: Sequence[Trajectory], value: Callable[[Trajectory], float]
-) -> tuple[float, float]:
+) -> Estimate:
     """The mean of a value over episodes, and its standard error.
 
     The episodes of a group are dependent, so the groups are the sample of the error; it is NaN
@@ -51,5 +52,5 @@ def mean_by_groups(
         groups.setdefault(each.group_id, []).append(value(each))
     mean = fmean(each for values in groups.values() for each in values)
     if len(groups) < 2:
-        return mean, math.nan
-    return mean, stdev(map(fmean, groups.values())) / math.sqrt(len(groups))
+        return Estimate(mean, math.nan)
+    return Estimate(mean, stdev(map(fmean, groups.values())) / math.sqrt(len(groups)))

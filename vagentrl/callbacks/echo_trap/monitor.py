@@ -12,11 +12,13 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl import ranks
-from vagentrl.callbacks.echo_trap.detector import KINDS, Detector, Estimate, Trouble, Vitals
+from vagentrl.callbacks.echo_trap.detector import Detector, Trouble
 from vagentrl.callbacks.echo_trap.groups import group_report, mean_by_groups
 from vagentrl.callbacks.echo_trap.information import cross_score, first_turns, mutual_information
 from vagentrl.callbacks.echo_trap.replies import reply_report, sample_replies, thought_report
+from vagentrl.callbacks.echo_trap.signs import KINDS
 from vagentrl.callbacks.echo_trap.snapshot import Snapshot
+from vagentrl.callbacks.echo_trap.vitals import UNKNOWN, Estimate, Vitals
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.callback import AgentCallback
@@ -37,7 +39,6 @@ _LOGGED_ELSEWHERE = {
 }
 """Numbers that every run logs and the detector reads, by the detector's name."""
 _LOWERING = ("lower_lr", "roll_back")
-_UNKNOWN: Estimate = (math.nan, math.nan)
 _NORMS = ("optim/actor_grad_norm", "optim/grad_norm")
 """Where the gradient norm is logged; with DeepSpeed it is that of actor and critic together."""
 
@@ -100,7 +101,7 @@ class EchoTrapMonitor(AgentCallback):
         self.evidence = evidence
         self._forget()
         self._measured: dict[str, float] | None = None  # of this iteration; None: do not judge it
-        self._held_out = _UNKNOWN  # since the last judgement
+        self._held_out = UNKNOWN  # since the last judgement
         self._healthy: Snapshot | None = None
         self._updated = False  # whether the actor took a step in this iteration
 
@@ -238,21 +239,16 @@ class EchoTrapMonitor(AgentCallback):
         for name, logged in _LOGGED_ELSEWHERE.items():
             numbers[name] = metrics.get(logged, math.nan)
         numbers["gradient_norm"] = next((metrics[n] for n in _NORMS if n in metrics), math.nan)
-        success, success_error = _success(metrics, "rollout")
-        held_out, self._held_out = self._held_out, _UNKNOWN
-        reward, reward_error = mean_by_groups(played, lambda t: t.earlier_reward + t.total_reward)
-        bonus, bonus_error = mean_by_groups(played, lambda t: t.learned_reward - t.total_reward)
+        held_out, self._held_out = self._held_out, UNKNOWN
+        reward, error = mean_by_groups(played, lambda t: t.earlier_reward + t.total_reward)
         return Vitals(
             agent.iteration,
-            success,
-            success_error,
-            metrics.get("rollout/return", reward),
-            reward_error,
-            len({each.group_id for each in played}),
-            numbers,
-            *held_out,
-            bonus,
-            bonus_error,
+            success=_success(metrics, "rollout"),
+            reward=Estimate(metrics.get("rollout/return", reward), error),
+            groups=len({each.group_id for each in played}),
+            numbers=numbers,
+            held_out=held_out,
+            bonus=mean_by_groups(played, lambda t: t.learned_reward - t.total_reward),
         )
 
     # ----------------------------------------------------------------------------- checkpoints
@@ -276,4 +272,4 @@ def _success(metrics: Mapping[str, float], stage: str) -> Estimate:
     rate, low, high = (
         metrics.get(f"{stage}/success_rate{end}", math.nan) for end in ("", "_low", "_high")
     )
-    return rate, (high - low) / (2 * Z_95)
+    return Estimate(rate, (high - low) / (2 * Z_95))
