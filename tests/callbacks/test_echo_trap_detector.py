@@ -378,3 +378,33 @@ def test_a_certain_dip_near_the_ceiling_is_weak_evidence():
     # An error is 0.005 * sqrt(1 + 1 / 3) = 0.0058: the loss of 0.08 is one of 14 errors.
     verdicts = follow([0.98] * 6 + [0.9] * 6, held_out=[0.98] * 6 + [0.9] * 6, error=0.005)
     assert [trouble.weight for trouble in verdicts[-1].troubles] == [1]
+
+
+def test_two_leaps_of_the_policy_are_told_before_anything_else_shows():
+    # The usual step is 0.003, so that a leap is one beyond 0.024: in iterations 8 and 11. From 11
+    # to 12 both are among the last five; the second of these iterations makes the alarm.
+    steps = [0.003] * 7 + [0.025, 0.003, 0.003, 0.025] + [0.003] * 5
+    verdicts = follow([0.9] * 16, approximate_kl=steps)
+    assert alarms(verdicts) == [12]
+    (trouble,) = verdicts[11].news
+    assert (trouble.kind, trouble.since) == ("stability", 11)
+    assert trouble.reasons == (
+        "2 of the last 5 updates moved the policy more than 8 times as far as usual",
+    )
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [0.003] * 7 + [0.024] * 3 + [0.003] * 6,  # 8 times as far, and not more
+        [0.001] * 7 + [0.019] * 3 + [0.001] * 6,  # a small step is none, however small others are
+        [0.003] * 7 + [0.5] + [0.003] * 4 + [0.5] + [0.003] * 3,  # five iterations apart
+        [0.003] * 4 + [0.5, 0.5] + [0.003] * 10,  # too early to say what is usual
+        [0.1, 0.08, 0.05] * 2 + [0.02] * 10,  # a run begins with large steps
+        [0.0005 * n**2 for n in range(16)],  # a rate that warms up
+        [NAN] * 11 + [0.5] * 5,
+    ],
+)
+def test_steps_that_are_no_leaps_are_no_trouble(steps: list[float]):
+    verdicts = follow([0.9] * 16, approximate_kl=steps)
+    assert all(verdict.troubles == () for verdict in verdicts)

@@ -5,18 +5,26 @@ success. So an iteration is compared with the run's own numbers from when its su
 losses since then were for nothing. On a plateau the success is always a little below its best, and
 the entropy goes on falling. So these two are weak evidence, and there is no alarm before something
 stronger joins them, for several iterations in a row. Only a loss of success that no plateau
-explains is enough by itself.
+explains, and updates that leap, are enough by themselves.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from vagentrl.callbacks.echo_trap.signs import ENOUGH, SIGNS, STRONG, WEAK, Kind
-from vagentrl.callbacks.echo_trap.vitals import UNKNOWN, Estimate, Vitals, robust_score, smoothed
+from vagentrl.callbacks.echo_trap.vitals import (
+    LEAST_WINDOW,
+    UNKNOWN,
+    Estimate,
+    Vitals,
+    robust_score,
+    smoothed,
+)
 
 SMOOTHED = 3
 """Iterations over which numbers are averaged before they are compared."""
@@ -27,6 +35,12 @@ SPIKE = 6.0
 SPIKES = 2
 """Spikes within the last `SPIKE_MEMORY` iterations that are trouble; a single one is noise."""
 SPIKE_MEMORY = 5
+LEAP, LEAST_LEAP = 8.0, 0.02
+"""An update is a leap if its KL divergence is so many times the median of the last `WINDOW`
+iterations, and so many nats."""
+LEAPS = 2
+"""Leaps within the last `SPIKE_MEMORY` iterations that are trouble, and enough for an alarm: a
+policy that leaps may fall in a single further update, before anything else shows."""
 FALLS = (2.0, 4.0, 6.0)
 """Standard errors by which success falls when that is weak evidence, strong evidence, and enough
 for an alarm. The best of many iterations is partly luck, so a fall of two errors is common."""
@@ -85,7 +99,7 @@ class Detector:
         patience: Iterations in a row in which troubles must show before there is an alarm, and in
             which they must not before it ends.
         evidence: What the weights of the troubles, of two kinds at least, must sum up to. A loss of
-            success that is far beyond chance needs no second kind.
+            success that is far beyond chance needs no second kind, and neither do leaps.
     """
 
     def __init__(self, patience: int = 2, evidence: int = 3) -> None:
@@ -159,6 +173,10 @@ class Detector:
         if (spikes := self.spikes()) >= SPIKES:
             text = f"{spikes} spikes of the gradient norm in the last {SPIKE_MEMORY} iterations"
             found["stability"] = {text: WEAK}
+        if (leaps := self.leaps()) >= LEAPS:
+            text = f"{leaps} of the last {SPIKE_MEMORY} updates moved the policy more than "
+            text += f"{LEAP:g} times as far as usual"
+            found.setdefault("stability", {})[text] = ENOUGH
         top, level = self._progress(self._best), self._progress(now)
         name = "success" if self._succeeded else "return"
         fallen = _fall(name, top, level, FALLS)
@@ -199,6 +217,12 @@ class Detector:
         """The number of spikes in the last iterations."""
         return sum(self.spike(back) > SPIKE for back in range(SPIKE_MEMORY))
 
+    def leaps(self) -> int:
+        """The number of leaps in the last iterations."""
+        steps = [vitals.numbers.get("approximate_kl", math.nan) for vitals in self._recent]
+        ends = range(max(len(steps) - SPIKE_MEMORY, 0), len(steps))
+        return sum(is_leap(steps[end], steps[:end]) for end in ends)
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that was observed, in plain types."""
         return {
@@ -238,6 +262,17 @@ def _paid_more(now: Estimate, before: Estimate) -> bool:
     """Whether bonuses rose by a quarter, and by more than chance."""
     rise = now.mean - before.mean
     return now.mean > 0 and rise > max(BONUS_ERRORS * now.noise(before), 0.25 * abs(before.mean))
+
+
+def is_leap(step: float, earlier: Sequence[float]) -> bool:
+    """Whether an update moved the policy much further than those before it usually did.
+
+    Args:
+        step: KL divergence of the policy from that of before the update, in nats.
+        earlier: Those of earlier updates; those that are NaN do not count.
+    """
+    known = [each for each in earlier if not math.isnan(each)]
+    return len(known) >= LEAST_WINDOW and step > max(LEAP * median(known), LEAST_LEAP)
 
 
 def _differ(before: float, now: float, groups: int) -> bool:
