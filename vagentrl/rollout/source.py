@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vagentrl import ranks
+from vagentrl.devices import same_device
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
@@ -149,7 +150,7 @@ class EpisodeSource:
         collection.report |= staleness_report(collection.trajectories, iteration.number)
         if self.plan.staleness and upcoming is not None and iteration.actor_learns:
             collection.report["time/sync"] = self._sync(policy, iteration.number)
-            self._ahead = self._background.submit(self.collect, upcoming, hooks)
+            self._ahead = self._background.submit(self._collect_on, same_device(), upcoming, hooks)
         else:
             self._engine.rest()
         return collection
@@ -194,6 +195,12 @@ class EpisodeSource:
         }
         hooks.on_report(report)
         return Collection(everything, learned, report)
+
+    def _collect_on(
+        self, select_device: Callable[[], None], iteration: Iteration, hooks: RolloutHooks
+    ) -> Collection:
+        select_device()
+        return self.collect(iteration, hooks)
 
     def _continue(
         self,

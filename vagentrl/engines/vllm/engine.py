@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vagentrl.devices import same_device
 from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
@@ -83,9 +84,7 @@ class VLLMEngine(VLLMBase):
         self._llm: Any = None  # an LLMEngine; type checks must pass without vLLM installed
         self._asleep = False
         self._dead: EngineDead | None = None
-        # OpenMP keeps a thread count per thread, and vLLM's attention crashes if the counts of
-        # the main thread and of this one differ.
-        self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
+        self._thread = ThreadPoolExecutor(1, "vllm", self._set_up_thread)
         self._waiting: list[tuple[str, GenerationRequest]] = []
         self._open: dict[str, asyncio.Future[Generation]] = {}
         self._names = itertools.count()
@@ -107,7 +106,7 @@ class VLLMEngine(VLLMBase):
     def _transfer_weights(self, policy: PreTrainedModel) -> None:
         if self._llm is None:
             llm = self._llm = self._start_vllm(policy)
-            self._threads = torch.get_num_threads()
+            self._threads, self._select_device = torch.get_num_threads(), same_device()
         else:
             llm = self._llm
             if self._asleep:
@@ -129,6 +128,12 @@ class VLLMEngine(VLLMBase):
             )
         llm.reset_encoder_cache()
         llm.reset_mm_cache()
+
+    def _set_up_thread(self) -> None:
+        """Give the thread that steps vLLM what belongs to a thread: CPU threads and a device."""
+        # vLLM's attention crashes if this thread and the main thread use different counts.
+        torch.set_num_threads(self._threads)
+        self._select_device()
 
     @contextmanager
     def _fatal_errors(self, when: str) -> Iterator[None]:
