@@ -113,6 +113,7 @@ class EpisodeSource:
         self.draws = draws
         self._draws_before: dict[int, dict[str, Any]] = {}  # by the batch they were made for
         self._engine = collector.engine
+        self._evaluated: int | None = None  # version of the weights of the evaluation in progress
         self._ahead: Future[Collection] | None = None
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
@@ -253,6 +254,9 @@ class EpisodeSource:
     ) -> tuple[list[Trajectory], dict[str, float]]:
         """Play evaluation episodes, which are reported and not learned from.
 
+        Further environments are evaluated with the weights that the engine got for the first one,
+        until `end_evaluation`.
+
         If a seed occurs several times, its episodes start from the same state but differ in the
         randomness of transitions and of sampling.
 
@@ -275,14 +279,20 @@ class EpisodeSource:
             played[seed] += 1
         play = partial(self.collector.collect, ranks.shard(episodes))
         self.wait()  # the engine may still be sampling from older weights
-        self._sync(policy, version)
+        if self._evaluated != version:
+            self._sync(policy, version)
+            self._evaluated = version
         trajectories = self._play(hooks, play, sampling, training=False)
-        self._engine.rest()
         report: dict[str, float] = {}
         trajectories = _of_all_ranks(hooks.on_evaluation(trajectories, report))
         failed = [t for t in trajectories if t.error is not None]
         _warn_of_failures(failed, len(trajectories))
         return trajectories, report
+
+    def end_evaluation(self) -> None:
+        """Let the engine free its memory after the last environment was evaluated."""
+        self._evaluated = None
+        self._engine.rest()
 
     def wait(self) -> None:
         """Wait until no episodes are being played in the background."""
@@ -290,7 +300,8 @@ class EpisodeSource:
             wait([self._ahead])
 
     def forget(self) -> None:
-        """Drop episodes that were played ahead for an earlier run."""
+        """Drop episodes that were played ahead for an earlier run, and its last evaluation."""
+        self._evaluated = None
         self.wait()
         if self._ahead is not None:  # its batch will be drawn again
             self.draws.load_state_dict(list(self._draws_before.values())[-1])

@@ -10,12 +10,13 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vagentrl import ranks
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.vllm.settings import check_installed, tolerance_for
+from vagentrl.engines.vllm.settings import check_installed, engine_dtype, tolerance_for
 from vagentrl.engines.vllm.weights import parameters_of, save, weights_of
 from vagentrl.errors import EngineError
 from vagentrl.models.lora import save_adapter
@@ -43,7 +44,8 @@ class VLLMBase(Engine):
 
     Args:
         tolerance: Largest mean absolute difference of the canary's log-probs that counts as equal;
-            None for 0.001 in float32, 0.05 in bfloat16 and 0.02 in float16.
+            None for 0.001 if the engine computes in float32, 0.05 in bfloat16, 0.02 in float16.
+        options: Further engine arguments of vLLM, by name.
         folder: Folder for weights that are passed to vLLM in files; None for shared memory
             (``/dev/shm``) where it exists, otherwise the system's temporary folder.
 
@@ -53,8 +55,14 @@ class VLLMBase(Engine):
         canary_gap: The canary's mean absolute difference of log-probs after the last update.
     """
 
-    def __init__(self, tolerance: float | None, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        tolerance: float | None,
+        folder: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
         self.tolerance = tolerance
+        self.options = options or {}
         self.folder = folder or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
         self.prefilled_tokens = 0
         self.reused_tokens = 0
@@ -128,17 +136,21 @@ class VLLMBase(Engine):
         def blame() -> str | None:
             return _first_difference(compare(None), self._readable)
 
-        canary = Canary(policy, self._vocabulary, tolerance_for(policy, self.tolerance))
+        dtype = engine_dtype(policy, self.options, self.dtype)
+        canary = Canary(policy, self._vocabulary, tolerance_for(dtype, self.tolerance))
         self.canary_gap = canary.check(policy, sample(canary.request), blame)
         if self._readable is None:
             # The canary has just shown that the first update arrived. A weight that differs
             # nevertheless is stored by vLLM in another form and cannot be compared.
-            self._readable = frozenset(name for name, same in compare(None).items() if same)
+            mine = frozenset(name for name, same in compare(None).items() if same)
+            # All ranks compare the same blocks, because gathering sharded weights takes all ranks.
+            self._readable = frozenset.intersection(*ranks.gather([mine]))
             self._blocks = _blocks(policy, self._readable)
         elif self._blocks:
             block = self._blocks.pop(0)
             self._blocks.append(block)
-            culprit = _first_difference(compare(block), self._readable)
+            culprits = ranks.gather([_first_difference(compare(block), self._readable)])
+            culprit = next(filter(None, culprits), None)
             if culprit is not None:
                 raise EngineError(
                     f"the engine does not have the actor's weights: {culprit} differs; its update "

@@ -26,6 +26,7 @@ from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
     WORKER_EXTENSION,
+    cache_of_rank,
     engine_settings,
     sampling_settings,
     shown_images,
@@ -180,7 +181,7 @@ class VLLMEngine(VLLMBase):
             self._asleep = True
 
     def _start_vllm(self, policy: PreTrainedModel) -> Any:
-        for name, value in ENVIRONMENT.items():
+        for name, value in (ENVIRONMENT | cache_of_rank()).items():
             os.environ.setdefault(name, value)
         self._read_image_layout(policy)
         shield_llvmlite()
@@ -188,7 +189,9 @@ class VLLMEngine(VLLMBase):
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
-            settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
+            settings = engine_settings(
+                policy, self._vocabulary, self.options, self.kv_cache_gb, self.dtype
+            )
             settings["enable_sleep_mode"] = self._can_sleep
             settings["worker_extension_cls"] = WORKER_EXTENSION
             if not self._has_workers:

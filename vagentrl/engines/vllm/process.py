@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.engines.vllm import supervisor
-from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION
+from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION, cache_of_rank
 from vagentrl.errors import EngineDead
 
 LAST_LINES = 15
@@ -119,4 +119,4 @@ def server_command(
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
     permissions = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    return command, environment | permissions
+    return command, environment | permissions | cache_of_rank()
