@@ -483,7 +483,7 @@ def test_an_adapter_is_sent_as_an_adapter_and_replies_come_from_it(model: str):
         assert engine._llm.list_loras() == {version + 1}
     logprobs = [[reply.logprobs for reply in version] for version in replies]
     assert logprobs[0] != logprobs[1] != logprobs[2]
-    folder = Path(engine._transfer_path("."))
+    folder = Path(engine._transfer_path(".", 0))
     assert [path.name for path in folder.iterdir()] == [engine._adapter.name]  # pyright: ignore
 
 

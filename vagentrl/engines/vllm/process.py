@@ -31,7 +31,7 @@ class ServerProcess:
         log: File with the server's output.
         process: The supervisor process, which runs the server; None before the first start.
         answered: Whether the server has answered a request since its last start. The owner sets
-            it.
+            it, with `has_answered`.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -69,6 +69,14 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the trainer's terminal must not reach it
             )
+
+    def has_answered(self) -> None:
+        """Note that the server works, and that its processes have attached to shared memory."""
+        if not self.answered and self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):  # it has just ended
+                self.process.stdin.write(b"\n")
+                self.process.stdin.flush()
+        self.answered = True
 
     def end(self) -> None:
         """End the server and all its worker processes."""

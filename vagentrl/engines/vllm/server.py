@@ -191,7 +191,7 @@ class VLLMServerEngine(VLLMBase):
             self._server.keep_running()
         self._call("/health", method="GET")
         if self._server is not None:
-            self._server.answered = True
+            self._server.has_answered()
         if self.push and not self._has_current_weights():
             self.restarts += self._pushed == self._version
             self._push()
