@@ -30,6 +30,9 @@ class Needed(NamedTuple):
     why: str
 
 
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Values of ``trainer.precision`` that compute in another type than the weights have."""
+
 NEEDED = {
     "reload_dataloaders_every_n_epochs": Needed(
         1, 0, "an iteration's episodes are played when its dataloader is made"
@@ -90,15 +93,13 @@ def _wrong(name: str, value: object, needed: Needed) -> ConfigError:
     )
 
 
-_MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-
 _Rule = tuple[str, object, bool, str]
 """A setting's name, its value, whether that value works, and the advice if it does not."""
 
 
 def computes_in(trainer: Trainer) -> torch.dtype | None:
     """The type in which the trainer computes; None if that is the type of the weights."""
-    return _MIXED.get(str(trainer.precision))
+    return MIXED.get(str(trainer.precision))
 
 
 def _check_precision(trainer: Trainer) -> None:
