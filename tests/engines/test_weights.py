@@ -61,7 +61,7 @@ def on_two_ranks(kind: str) -> list[tuple[str, str]]:
         for rank in "01"
     ]
     try:
-        return [rank.communicate(timeout=120) for rank in ranks]
+        return [rank.communicate(timeout=280) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
