@@ -171,9 +171,8 @@ class VLLMServerEngine(VLLMBase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        settings = engine_settings(
-            policy, self._vocabulary, self.options, self.kv_cache_gb, self.dtype
-        )
+        given = (self.options, self.kv_cache_gb, self.dtype)
+        settings = engine_settings(policy, self._vocabulary, *given)
         command, environment = server_command(settings, port)
         if self.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices
