@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 
 from lightning import Callback, LightningModule, Trainer
-from torch.distributed import DistError, TCPStore
+from torch.distributed import DistError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError
