@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from lightning import Trainer
@@ -27,6 +28,7 @@ class NoRollouts(Rollouts):
     def __init__(self) -> None:
         super().__init__()
         self.report = {}
+        self.source: Any = SimpleNamespace(end_evaluation=lambda: None)
 
     def evaluate(
         self, environment: str, seeds: Sequence[int], agent: AgentModule, prefix: str = "val"

@@ -30,7 +30,7 @@ from vagentrl.modules.data_checks import (
     check_settings,
 )
 from vagentrl.modules.rollouts import Rollouts, attached
-from vagentrl.modules.trainer_checks import check_trainer
+from vagentrl.modules.trainer_checks import check_trainer, computes_in
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.draws import Draws, World
@@ -171,6 +171,7 @@ class RolloutDataModule(Rollouts):
         context_room = min(self.wanted_context or can_read, can_read)
         self.renderer = Renderer.from_pretrained(checkpoint_path(model))
         self.renderer.self_test()
+        self.engine.dtype = computes_in(trainer)
         self.engine.prepare(self.renderer.vocabulary(context_room))
         pools = {
             name: WorkerPool(

@@ -35,16 +35,23 @@ async def close_at_the_end(close: Callable[[], Awaitable[Any]]) -> AsyncGenerato
         await close()
 
 
-def run_to_the_end(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_to_the_end(
+    play: Callable[[], Coroutine[Any, Any, T]], enter_thread: Callable[[], None] | None = None
+) -> T:
     """Run a coroutine to completion in a new event loop.
 
-    This also works where an event loop is already running, as in a notebook.
+    This also works where an event loop is already running, as in a notebook: the coroutine then
+    runs in a thread of its own.
+
+    Args:
+        play: Makes the coroutine.
+        enter_thread: Called first in a thread of its own, for example to select its CUDA device.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(play())
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1, initializer=enter_thread) as thread:
         return thread.submit(lambda: asyncio.run(play())).result()
 
 

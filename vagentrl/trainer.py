@@ -16,6 +16,7 @@ from vagentrl.callbacks import (
     EngineAgreement,
     EvaluateAtEnds,
     IterationProgress,
+    RankWatch,
     RunSummary,
 )
 from vagentrl.errors import ConfigError
@@ -78,8 +79,8 @@ def with_default_callbacks(
 
     Every run is evaluated before the first update and after the last (`EvaluateAtEnds`), its
     engine is compared with its actor (`EngineAgreement`), its loggers get boards, histograms and
-    episodes (`Boards`), it ends with a summary (`RunSummary`) and shows where it is
-    (`IterationProgress`, unless a progress bar is given).
+    episodes (`Boards`), it ends with a summary (`RunSummary`), soon after one of its processes has
+    died (`RankWatch`), and shows where it is (`IterationProgress`, unless a progress bar is given).
     """
     given = _as_list(given)
     for callback in given:
@@ -88,7 +89,13 @@ def with_default_callbacks(
                 f"trainer.callbacks holds {callback!r}, which is no callback; give an instance of "
                 "a lightning.Callback, for example KLControl(coefficient=0.01)"
             )
-    wanted: list[Callback] = [EvaluateAtEnds(), EngineAgreement(), Boards(), RunSummary()]
+    wanted: list[Callback] = [
+        EvaluateAtEnds(),
+        EngineAgreement(),
+        Boards(),
+        RunSummary(),
+        RankWatch(),
+    ]
     if progress_bar and not any(isinstance(callback, ProgressBar) for callback in given):
         wanted.insert(0, IterationProgress())
     classes = {type(callback) for callback in given}

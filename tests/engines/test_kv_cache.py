@@ -31,6 +31,24 @@ def test_growing_keeps_the_old_cells_and_fills_new_ones_with_zeros():
     assert cache.keys[0][:, 0, :, 0].tolist() == [[1, 0, 0, 0, 0], [0, 0, 0, 0, 2]]
 
 
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ((), 1.25**2 * 1.04),  # slots and cells, some rounded up; doubling would take 3.25
+        ((9, 70), 1.0),  # 9 sessions that fill a context of 70 tokens: what was planned
+    ],
+)
+def test_a_cache_that_grows_token_by_token_takes_little_more_than_it_holds(
+    limits: tuple[int, ...], most: float
+):
+    cache = SlotCache(*limits)
+    for length in range(1, 71):
+        for slot in range(min(9, length)):  # sessions come one after the other
+            step(cache, slot, [[length - 1]], 1.0)
+    planned = 9 * 70 * 2 * 4  # slots, cells, keys and values of one head of width one, float32
+    assert planned <= cache.nbytes <= most * planned
+
+
 def test_swap_exchanges_two_slots_and_leaves_the_others():
     cache = SlotCache()
     step(cache, 0, [[0]], 1.0)

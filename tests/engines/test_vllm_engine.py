@@ -483,7 +483,7 @@ def test_an_adapter_is_sent_as_an_adapter_and_replies_come_from_it(model: str):
         assert engine._llm.list_loras() == {version + 1}
     logprobs = [[reply.logprobs for reply in version] for version in replies]
     assert logprobs[0] != logprobs[1] != logprobs[2]
-    folder = Path(engine._transfer_path("."))
+    folder = Path(engine._transfer_path(".", 0))
     assert [path.name for path in folder.iterdir()] == [engine._adapter.name]  # pyright: ignore
 
 
@@ -517,6 +517,63 @@ def test_vllm_computes_the_head_as_the_policy_does():
     policy = load_model(TEXT, head_dtype="float32")
     wanted = {"head_dtype": "float32"}
     assert settings.engine_settings(policy, vocabulary, {}, None)["hf_overrides"] == wanted
+
+
+# ----------------------------------------------------------------------------------- the dtype
+
+
+@needs_vllm
+def test_vllm_computes_in_the_type_of_mixed_precision_and_its_canary_allows_for_that():
+    policy = load_model(TEXT)
+    engine = VLLMEngine(**SETTINGS)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.dtype = torch.bfloat16
+    for version in range(2):
+        engine.update_weights(changed(policy), version)
+    [dtype] = engine._llm.collective_rpc(lambda worker: worker.get_model().lm_head.weight.dtype)
+    assert dtype == torch.bfloat16
+    assert policy.dtype == torch.float32
+    assert 1e-3 < engine.canary_gap < 0.05  # float32's tolerance would stop the run
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "dtype", "tolerance"),
+    [
+        ({}, None, torch.float32, 1e-3),  # the weights' own
+        ({}, torch.bfloat16, torch.bfloat16, 0.05),
+        ({"dtype": "auto"}, torch.float16, torch.float16, 0.02),
+        ({"dtype": "bfloat16"}, None, torch.bfloat16, 0.05),
+        ({"dtype": "float"}, torch.bfloat16, torch.float32, 1e-3),  # the user's comes first
+    ],
+)
+def test_the_canarys_tolerance_follows_the_engines_type(
+    options: dict[str, Any], wanted: torch.dtype | None, dtype: torch.dtype, tolerance: float
+):
+    policy, vocabulary = load_model(TEXT), renderer(TEXT).vocabulary(CONTEXT)
+    found = settings.engine_dtype(policy, options, wanted)
+    assert found == dtype
+    assert settings.tolerance_for(found, None) == tolerance
+    assert settings.tolerance_for(found, 0.3) == 0.3
+    if "dtype" not in options:
+        passed = settings.engine_settings(policy, vocabulary, options, None, wanted)["dtype"]
+        assert f"torch.{passed}" == str(dtype)
+
+
+# ----------------------------------------------------------------------------------- the cache
+
+
+def test_every_rank_has_a_cache_of_compiled_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    assert settings.cache_of_rank() == {}
+    monkeypatch.setattr(settings.ranks, "world_size", lambda: 2)
+    folders = []
+    for rank in range(2):
+        monkeypatch.setattr(settings.ranks, "rank", lambda rank=rank: rank)
+        folders.append(settings.cache_of_rank()["VLLM_CACHE_ROOT"])
+    assert folders == [f"{tmp_path}/vllm/trainer-rank-{rank}" for rank in range(2)]
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/my/own")
+    assert settings.cache_of_rank() == {}
 
 
 # ----------------------------------------------------------------------------------- the canary

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,55 @@ def test_a_server_that_ends_before_it_answers_is_not_restarted():
         server.keep_running()
 
 
+SHARING = """
+import sys, time
+from multiprocessing import shared_memory
+
+segment = shared_memory.SharedMemory(create=True, size=4096)
+print(segment.name, flush=True)
+time.sleep(600)
+"""
+
+
+def name_of_segment(server: ServerProcess) -> str:
+    given_up = time.monotonic() + 30
+    while not (name := server.log.read_text().strip()):
+        assert time.monotonic() < given_up
+        time.sleep(0.05)
+    return name
+
+
+def gone(path: Path) -> bool:
+    given_up = time.monotonic() + 10
+    while path.exists() and time.monotonic() < given_up:
+        time.sleep(0.05)
+    return not path.exists()
+
+
+def test_a_killed_server_leaves_no_shared_memory_behind():
+    server = ServerProcess([sys.executable, "-c", SHARING], {})
+    server.keep_running()
+    segment = Path("/dev/shm", name_of_segment(server))
+    assert segment.exists()  # its processes may still have to attach to it
+    server.has_answered()
+    assert gone(segment)  # whatever kills the server from now on
+    server.end()
+
+
+def test_a_server_that_is_ended_while_it_starts_leaves_no_shared_memory_behind():
+    server = ServerProcess([sys.executable, "-c", SHARING], {})
+    server.keep_running()
+    segment = Path("/dev/shm", name_of_segment(server))
+    others = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        server.end()
+        assert not segment.exists()
+        assert Path("/dev/shm", others.name).exists()
+    finally:
+        others.close()
+        others.unlink()
+
+
 class FilesOnly(VLLMBase):
     """An engine that only manages its transfer folder."""
 
@@ -115,5 +165,5 @@ def test_the_transfer_folder_of_a_killed_trainer_is_removed(tmp_path: Path):
     for path in (stale, *kept):
         path.mkdir()
     engine = FilesOnly(None, str(tmp_path))
-    ours = Path(engine._transfer_path("weights")).parent
+    ours = Path(engine._transfer_path("weights", 1)).parent
     assert sorted(tmp_path.iterdir()) == sorted([ours, *kept])

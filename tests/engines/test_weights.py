@@ -32,6 +32,19 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_weights_that_two_ranks_shard_are_gathered_on_both(kind: str):
+    for out, err in on_two_ranks(kind):
+        assert out.splitlines()[-1:] == ["gathered"], err
+
+
+def test_an_update_that_one_rank_lost_is_named_by_both_though_weights_are_sharded():
+    for out, err in on_two_ranks("blame"):  # a rank that asked alone would wait for ever
+        assert "the engine of rank 1 does not have the actor's weights" in out, err
+        assert "differ by 1 on average" in out
+        assert "The first tensor that differs is 1.weight" in out
+
+
+def on_two_ranks(kind: str) -> list[tuple[str, str]]:
+    """Run `tests.engines.gather` as two processes; returns what each printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -47,9 +60,11 @@ def test_weights_that_two_ranks_shard_are_gathered_on_both(kind: str):
         )
         for rank in "01"
     ]
-    for rank in ranks:
-        out, err = rank.communicate(timeout=120)
-        assert out.splitlines()[-1:] == ["gathered"], err
+    try:
+        return [rank.communicate(timeout=280) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 @pytest.mark.parametrize("model", [TEXT, IMAGES])

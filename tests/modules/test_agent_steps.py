@@ -311,6 +311,7 @@ def test_an_iteration_is_over_after_its_last_batch():
 
 def test_every_scalar_has_the_number_of_completed_iterations_for_its_x_axis():
     agent = LoggingAgent()
+    agent.trainer.datamodule = Report()
     agent.iteration = 3
     for hook in (
         agent.on_train_epoch_end,

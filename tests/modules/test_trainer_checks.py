@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, Timer
 
 from tests import runs
 from vagentrl.errors import ConfigError
-from vagentrl.modules.trainer_checks import NEEDED, check_asked, check_trainer
+from vagentrl.modules.trainer_checks import NEEDED, check_asked, check_trainer, computes_in
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -100,6 +101,11 @@ def test_what_would_break_an_iteration_is_refused_by_name(settings: dict[str, An
 )
 def test_what_leaves_iterations_whole_is_accepted(settings: dict[str, Any]):
     check_trainer(trainer(**settings), "fit")
+
+
+def test_engines_are_told_of_the_type_of_mixed_precision_only():
+    assert computes_in(trainer(precision="bf16-mixed")) == torch.bfloat16
+    assert computes_in(trainer(precision="32-true")) is None
 
 
 def test_an_evaluation_needs_no_number_of_iterations():

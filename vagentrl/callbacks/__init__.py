@@ -8,6 +8,7 @@ from vagentrl.callbacks.engine_agreement import EngineAgreement
 from vagentrl.callbacks.evaluate_at_ends import EvaluateAtEnds
 from vagentrl.callbacks.kl_control import KLControl
 from vagentrl.callbacks.progress import IterationProgress
+from vagentrl.callbacks.rank_watch import RankWatch
 from vagentrl.callbacks.run_summary import RunSummary
 from vagentrl.callbacks.self_prediction_reward import SelfPredictionReward
 from vagentrl.callbacks.trajectory_pictures import TrajectoryPictures
@@ -25,6 +26,7 @@ __all__ = [
     "EvaluateAtEnds",
     "IterationProgress",
     "KLControl",
+    "RankWatch",
     "RunSummary",
     "SelfPredictionReward",
     "TrajectoryPictures",

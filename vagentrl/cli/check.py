@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+from jsonargparse.typing import PositiveFloat
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser
 
 from vagentrl.cli.checkpoints import find_checkpoint
-from vagentrl.cli.memory import Shards, memory_plan, table
+from vagentrl.cli.memory import GIB, Shards, memory_plan, table
 from vagentrl.cli.trainer import VagentCLI
+from vagentrl.cli.verdict import Setup, verdict
+from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import RolloutError
 from vagentrl.modules.agent import AgentModule
-from vagentrl.modules.trainer_checks import check_trainer
+from vagentrl.modules.trainer_checks import MIXED, check_trainer
 
 
 class _CheckCLI(VagentCLI):
@@ -26,6 +30,12 @@ class _CheckCLI(VagentCLI):
             default=None,
             help="folder with the policy's config.json, where its weights are not at hand",
         )
+        parser.add_argument(
+            "--gpu_memory",
+            type=PositiveFloat | None,  # pyright: ignore[reportOperatorIssue]
+            default=None,
+            help="GiB of each GPU, to say whether the run fits; those of this machine's, if any",
+        )
 
     def before_instantiate_classes(self) -> None:
         super().before_instantiate_classes()
@@ -33,6 +43,7 @@ class _CheckCLI(VagentCLI):
         wanted = ("accelerator", "devices", "num_nodes", "strategy", "precision")
         print("trainer:", *(f"{name} {trainer[name]}," for name in wanted), "checked on one CPU")
         self.shards = Shards.of(trainer.strategy, trainer.devices, trainer.num_nodes)
+        self.precision = trainer.precision
         for name, value in zip(wanted, ("cpu", 1, 1, "auto", None), strict=True):
             trainer[name] = value
 
@@ -60,12 +71,26 @@ def run_check(args: Sequence[str]) -> None:
     for callback in agent.hooks.callbacks:
         silent += _answers(type(callback).__name__, callback.probe)
     agent.build(banned_ids=frozenset(), meta=True)
-    print(table(list(memory_plan(agent, cli.datamodule, cli.shards))))  # pyright: ignore
+    data: RolloutDataModule = cli.datamodule  # pyright: ignore
+    data.engine.dtype = MIXED.get(str(cli.precision))
+    device_bytes = _device_bytes(cli.config.gpu_memory)
+    print(table(list(memory_plan(agent, data, cli.shards, device_bytes))))
+    if device_bytes is None:
+        print("to learn whether that fits, give --gpu_memory GIB")
+    else:
+        print(verdict(Setup(agent, data, cli.shards, device_bytes)))
     print("the configuration parses, and everything but the weights can be built")
     if silent:
         print(
             f"but {silent} of its services did not answer from here; a run would end at its start"
         )
+
+
+def _device_bytes(gpu_memory: float | None) -> float | None:
+    """Memory of each GPU: as given, or of this machine's; None if there is none."""
+    if gpu_memory is not None:
+        return gpu_memory * GIB
+    return torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else None
 
 
 def _answers(owner: str, probe: Callable[[], None]) -> int:

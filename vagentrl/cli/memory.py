@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from vagentrl.engines import VLLMEngine, VLLMServerEngine
+from vagentrl.engines.kv_cache import GROWTH
+from vagentrl.engines.vllm.settings import engine_dtype
 from vagentrl.models.forward import LOGITS_PER_CHUNK
 from vagentrl.models.load import context_length
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
     from vagentrl.datamodule import RolloutDataModule
     from vagentrl.modules.agent import AgentModule
@@ -81,13 +83,26 @@ def table(items: Sequence[Item]) -> str:
     """The items, and what they come to in each phase."""
     lines = [f"{'on each device':<24}{'GiB':>9}"]
     lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in items]
-    for phase, name in (("learn", "while learning"), ("sample", "while sampling")):
-        total = sum(item.size for item in items if item.when in (phase, "always"))
-        lines.append(f"{name:<24}{total / GIB:>9.2f}")
+    for phase, total in totals(items).items():
+        lines.append(f"while {phase:<18}{total / GIB:>9.2f}")
     return "\n".join(lines)
 
 
-def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> Iterator[Item]:
+def totals(items: Iterable[Item]) -> dict[str, float]:
+    """The bytes of all items that are there while learning, and while sampling."""
+    items = list(items)
+    return {
+        name: sum(item.size for item in items if item.when in (phase, "always"))
+        for phase, name in (("learn", "learning"), ("sample", "sampling"))
+    }
+
+
+def memory_plan(
+    agent: AgentModule,
+    data: RolloutDataModule,
+    shards: Shards,
+    device_bytes: float | None = None,
+) -> Iterator[Item]:
     """What each device will hold at most. Not counted: a vision tower's activations, and what the
     libraries themselves take.
 
@@ -95,6 +110,7 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
         agent: The module, its models built (the meta device will do).
         data: The datamodule.
         shards: What the devices share.
+        device_bytes: Memory of a device, of which vLLM takes a share; None if it is not known.
     """
     policy = agent.actor.policy
     config = policy.config.get_text_config()
@@ -118,7 +134,7 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
     yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
     cache = kv_bytes_per_token(config, bytes_each) * length
     if isinstance(data.engine, VLLMEngine):
-        yield from _vllm(policy, data.engine, cache)
+        yield from _vllm(policy, data.engine, cache, device_bytes)
     elif isinstance(data.engine, VLLMServerEngine):
         yield from _server(policy, data.engine)
     else:
@@ -128,7 +144,9 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
         share = -(-data.groups * data.group_size // shards.devices)
         episodes = min(share, data.max_workers)
         how = f"of {episodes} episodes at once, in {type(data.engine).__name__}, if each fills it"
-        yield Item("keys and values", cache * episodes, how, "sample")
+        # The cache grows in steps, and a layer that grows is there twice.
+        size = cache * episodes * GROWTH * (1 + 1 / config.num_hidden_layers)
+        yield Item("keys and values", size, how, "sample")
 
 
 def activations(config: PretrainedConfig, checkpointed: bool) -> float:
@@ -170,26 +188,38 @@ def _training(name: str, module: nn.Module, shards: Shards) -> Item:
     return Item(f"{name}, to learn", gradients + moments, how)
 
 
-def _vllm(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
+def _vllm(
+    policy: PreTrainedModel, engine: VLLMEngine, cache: int, device_bytes: float | None
+) -> Iterator[Item]:
     ways = engine.options["tensor_parallel_size"]
-    size = sum(p.nbytes for p in policy.parameters()) / ways
+    size = vllm_bytes(policy, engine) / ways
     when = "sample" if engine.sleep else "always"
     yield Item("vLLM's weights", size, f"over {ways} devices", when)
+    name, needed = "vLLM's keys and values", cache / ways
     if engine.kv_cache_gb is not None:
-        yield Item("vLLM's keys and values", engine.kv_cache_gb * GIB, "kv_cache_gb", when)
-    else:
-        share = engine.options["gpu_memory_utilization"]
-        how = (
-            f"what is left of {share:.0%} of the device; an episode fills {cache / ways:,.0f} bytes"
-        )
-        yield Item("vLLM's keys and values", 0.0, how, when)
+        yield Item(name, engine.kv_cache_gb * GIB, "kv_cache_gb", when)
+        return
+    share = engine.options["gpu_memory_utilization"]
+    left = 0.0 if device_bytes is None else share * device_bytes - size
+    how = f"what is left of {share:.0%} of the device"
+    if left >= needed:
+        how += f": {left / needed:,.0f} episodes that fill the context"
+    else:  # vLLM does not start with less
+        how += ", and at least one episode that fills the context"
+    yield Item(name, max(left, needed), how, when)
 
 
-def _server(policy: nn.Module, engine: VLLMServerEngine) -> Iterator[Item]:
+def vllm_bytes(policy: PreTrainedModel, engine: VLLMEngine | VLLMServerEngine) -> int:
+    """The bytes of the policy's weights in the type in which vLLM computes."""
+    count = sum(p.numel() for p in policy.parameters())
+    return count * engine_dtype(policy, engine.options, engine.dtype).itemsize
+
+
+def _server(policy: PreTrainedModel, engine: VLLMServerEngine) -> Iterator[Item]:
     if engine.url is not None or engine.devices is not None:
         yield Item("vLLM's server", 0.0, "on devices of its own")
         return
-    size = sum(p.nbytes for p in policy.parameters())
+    size = vllm_bytes(policy, engine)
     yield Item("vLLM's weights", size, "in a server beside the trainer: see data.engine.devices")
     kept = (engine.kv_cache_gb or 0.0) * GIB
     how = "kv_cache_gb" if kept else "what options.gpu_memory_utilization leaves of the device"

@@ -13,6 +13,7 @@ from vagentrl.errors import ConfigError, EngineError, PartError, seen
 from vagentrl.types import Finish, VisionInputs
 
 if TYPE_CHECKING:
+    import torch
     from PIL.Image import Image
     from torch import nn
 
@@ -111,6 +112,8 @@ class Engine(ABC):
     The collector calls the engine itself, which checks what `generate` returns.
 
     Attributes:
+        dtype: Type in which the trainer computes, for an engine with its own copy of the weights;
+            None for the type of the weights. The datamodule sets it before `update_weights`.
         samples_from_copy: Whether the engine samples from its own copy of the weights, so that
             the policy can be trained meanwhile.
         policy_version: Version of the weights that replies are sampled from; -1 before the first
@@ -119,6 +122,7 @@ class Engine(ABC):
         busy_s: Seconds spent computing since the engine was created.
     """
 
+    dtype: torch.dtype | None = None
     samples_from_copy: bool = True
     policy_version: int = -1
     sampled_tokens: int = 0

@@ -36,7 +36,7 @@ class CachedPolicy:
         _check_attention(policy.config.get_text_config(), vocabulary.context_length)
         self.policy = policy
         self.vocabulary = vocabulary
-        self.sessions = Sessions(max_sessions)
+        self.sessions = Sessions(max_sessions, vocabulary.context_length)
         self.device = next(policy.parameters()).device
         self.image_token_id, self.merge_size = image_layout(policy.config)
 

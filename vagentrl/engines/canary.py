@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vagentrl import ranks
 from vagentrl.engines.base import Generation, GenerationRequest, Sampling, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.errors import EngineError
@@ -57,6 +58,9 @@ class Canary:
     ) -> float:
         """Score the engine's reply with the policy.
 
+        All ranks must call this together. If one of them sees a difference, all ask `blame` and
+        all raise: gathering sharded weights, and going on without a rank, would wait for ever.
+
         Args:
             policy: The policy.
             generation: The engine's reply to `request`.
@@ -67,18 +71,24 @@ class Canary:
             The mean absolute difference of the log-probs.
 
         Raises:
-            EngineError: When the difference is larger than the tolerance.
+            EngineError: When the difference is larger than the tolerance on any rank.
         """
         expected = self._logprobs(policy, generation.reply_ids)
         gaps = (expected - torch.tensor(generation.logprobs)).abs()
         gap = float(gaps.mean())
-        if gap <= self.tolerance:  # false for nan, which must raise
+        found = ranks.gather([(gap, float(gaps.max()))])
+        # A comparison with nan is false, and nan must raise.
+        wrong = [rank for rank, (mean, _) in enumerate(found) if not mean <= self.tolerance]
+        if not wrong:
             return gap
-        culprit = blame()
+        culprits = ranks.gather([blame()])
+        culprit = next((culprits[rank] for rank in wrong if culprits[rank]), None)
+        mean, largest = found[wrong[0]]
+        where = f" of rank {', '.join(map(str, wrong))}" if len(found) > 1 else ""
         raise EngineError(
-            f"the engine does not have the actor's weights: on a prompt of "
+            f"the engine{where} does not have the actor's weights: on a prompt of "
             f"{len(self.request.prompt_ids)} tokens the log-probs of {len(gaps)} sampled tokens "
-            f"differ by {gap:.3g} on average and by up to {float(gaps.max()):.3g}, and "
+            f"differ by {mean:.3g} on average and by up to {largest:.3g}, and "
             f"{self.tolerance:.3g} is allowed. "
             + (
                 f"The first tensor that differs is {culprit}; its update was lost or changed."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 ATTENTION = "vagentrl_grouped"
+GROWTH = 1.25
+"""Slots and cells grow by this factor: a larger one copies less often and wastes more memory."""
 
 
 class SlotCache(Cache):
@@ -20,11 +24,17 @@ class SlotCache(Cache):
 
     The rows of a forward pass must be in consecutive slots, so that attention reads them without
     a copy; `swap` moves sessions there. The number of slots and the number of cells (one cell per
-    token) grow by doubling.
+    token) grow by `GROWTH`, so the cache takes at most its square times what is needed, and at
+    most `GROWTH` times once the longest session fills the context.
+
+    Args:
+        slots: Number of slots beyond which none is allocated in advance.
+        cells: The same of the cells in a slot.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = sys.maxsize, cells: int = sys.maxsize) -> None:
         super().__init__(layers=[])  # the cache layers of transformers need equal lengths
+        self._limits = slots, cells
         self.keys: list[Tensor] = []  # per layer: (slots, heads, cells, head width)
         self.values: list[Tensor] = []
 
@@ -53,12 +63,17 @@ class SlotCache(Cache):
             self._write(self.values, layer_idx, value_states),
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Allocated memory in bytes."""
+        return sum(store.nbytes for store in (*self.keys, *self.values))
+
     @torch.inference_mode()
     def swap(self, one: int, other: int, length: int) -> None:
         """Exchange the first `length` cells of two slots."""
         for stores in (self.keys, self.values):
             for layer, store in enumerate(stores):
-                stores[layer] = store = _with_room(store, max(one, other) + 1, length)
+                stores[layer] = store = self._with_room(store, max(one, other) + 1, length)
                 kept = store[one, :, :length].clone()
                 store[one, :, :length] = store[other, :, :length]
                 store[other, :, :length] = kept
@@ -71,22 +86,27 @@ class SlotCache(Cache):
         if layer == len(stores):
             stores.append(new.new_zeros(0, new.shape[1], 0, new.shape[3]))
         behind = self._first + len(new)
-        stores[layer] = _with_room(stores[layer], behind, self._length)
+        stores[layer] = self._with_room(stores[layer], behind, self._length)
         rows = stores[layer][self._first : behind]
         rows[self._rows, :, self._cells] = new.transpose(1, 2)
         return rows[:, :, : self._length]
 
+    def _with_room(self, store: Tensor, slots: int, cells: int) -> Tensor:
+        had_slots, heads, had_cells, width = store.shape
+        if slots <= had_slots and cells <= had_cells:
+            return store
+        slots = _grown(had_slots, slots, self._limits[0])
+        cells = _grown(had_cells, cells, self._limits[1])
+        # Unused cells must hold zeros: attention multiplies masked values by 0, and 0 * nan is nan.
+        larger = store.new_zeros(slots, heads, cells, width)
+        larger[:had_slots, :, :had_cells] = store
+        return larger
 
-def _with_room(store: Tensor, slots: int, cells: int) -> Tensor:
-    had_slots, heads, had_cells, width = store.shape
-    if slots <= had_slots and cells <= had_cells:
-        return store
-    slots = had_slots if slots <= had_slots else max(slots, 2 * had_slots)
-    cells = had_cells if cells <= had_cells else max(cells, 2 * had_cells)
-    # Unused cells must hold zeros: attention multiplies masked values by 0, and 0 * nan is nan.
-    larger = store.new_zeros(slots, heads, cells, width)
-    larger[:had_slots, :, :had_cells] = store
-    return larger
+
+def _grown(had: int, needed: int, limit: int) -> int:
+    if needed <= had:
+        return had
+    return max(needed, min(math.ceil(GROWTH * had), limit))
 
 
 def grouped_attention(

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary
+from vagentrl.engines.room import place_with_room, shared_memory
 from vagentrl.engines.transformers import TransformersEngine
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.head import head_dtype_of, set_head_dtype
@@ -41,6 +42,9 @@ class _SharedPolicy(NamedTuple):
     def of(cls, policy: PreTrainedModel) -> _SharedPolicy:
         visual = [p for name, p in policy.named_parameters() if "visual." in name]
         weights = {name: w.detach().cpu().clone() for name, w in policy.state_dict().items()}
+        if (shared := shared_memory()) is not None:  # a write beyond its end kills the process
+            size = sum(weight.nbytes for weight in weights.values())
+            place_with_room([shared], size, "the copy of the weights for the sampling processes")
         adapter = next(iter(policy.peft_config.values())) if policy._hf_peft_config_loaded else None
         for weight in weights.values():
             weight.share_memory_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,11 +61,13 @@ class Sessions:
 
     Args:
         limit: Maximum number of sessions.
+        context_length: Number of tokens that a session can have at most.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.cache = SlotCache()
+    def __init__(self, limit: int, context_length: int = sys.maxsize) -> None:
+        self.cache = SlotCache(limit, context_length)
         self.limit = limit
+        self.context_length = context_length
         self._by_name: dict[int, Session] = {}  # least recently used first
         self._in_slot: list[Session | None] = []
 
@@ -102,7 +105,7 @@ class Sessions:
         if session:
             self._in_slot[session.slot] = None
         if not self._by_name:  # free the memory, which training may need
-            self.cache = SlotCache()
+            self.cache = SlotCache(self.limit, self.context_length)
             self._in_slot.clear()
 
     def _new(self, lowest_slot: int) -> Session:

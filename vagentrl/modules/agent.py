@@ -508,6 +508,7 @@ class AgentModule(LightningModule):
         self.log("time/evaluate", seconds, reduce_fx="sum", batch_size=1)
 
     def on_validation_epoch_end(self) -> None:
+        rollouts_of(self.trainer).source.end_evaluation()
         self.log("step", float(self.iteration))
 
     def on_test_epoch_end(self) -> None:

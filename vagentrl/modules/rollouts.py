@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
     from vagentrl.rollout.collector import Collector
     from vagentrl.rollout.renderer import Renderer
+    from vagentrl.rollout.source import EpisodeSource
     from vagentrl.types import AtLimit, TrainBatch, Trajectory
 
 
@@ -47,6 +48,7 @@ class Rollouts(LightningDataModule):
         seed: Determines all episodes and the order of minibatches.
         renderer: Turns text and images into tokens; available after `setup`.
         collector: Plays episodes; available after `setup`.
+        source: Decides which episodes are played; available after `setup`.
         report: Metrics of the current iteration's collection; they are logged when its update
             starts.
         trajectories: The episodes of the current iteration.
@@ -77,6 +79,7 @@ class Rollouts(LightningDataModule):
     seed: int
     renderer: Renderer
     collector: Collector
+    source: EpisodeSource
     report: dict[str, float]
     trajectories: list[Trajectory]
     learned: list[Trajectory]

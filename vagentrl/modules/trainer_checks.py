@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, Timer
 from lightning.pytorch.strategies import DeepSpeedStrategy
@@ -28,6 +29,9 @@ class Needed(NamedTuple):
     default: int | bool
     why: str
 
+
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""Values of ``trainer.precision`` that compute in another type than the weights have."""
 
 NEEDED = {
     "reload_dataloaders_every_n_epochs": Needed(
@@ -91,6 +95,11 @@ def _wrong(name: str, value: object, needed: Needed) -> ConfigError:
 
 _Rule = tuple[str, object, bool, str]
 """A setting's name, its value, whether that value works, and the advice if it does not."""
+
+
+def computes_in(trainer: Trainer) -> torch.dtype | None:
+    """The type in which the trainer computes; None if that is the type of the weights."""
+    return MIXED.get(str(trainer.precision))
 
 
 def _check_precision(trainer: Trainer) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from vagentrl import ranks
 from vagentrl.contexts import Context, FullHistory
+from vagentrl.devices import same_device
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Sampling
 from vagentrl.errors import EnvError, PromptTooLong, RolloutError
 from vagentrl.event_loops import run_to_the_end
@@ -201,7 +202,8 @@ class Collector:
                 pool.open()
             return await asyncio.gather(*playing)
 
-        trajectories = [trajectory for played in run_to_the_end(run) for trajectory in played]
+        everyones = run_to_the_end(run, same_device())
+        trajectories = [trajectory for played in everyones for trajectory in played]
         failed = all(trajectory.error for trajectory in trajectories)
         if all(ranks.gather([failed])) and trajectories:
             raise RolloutError(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vagentrl import ranks
+from vagentrl.devices import same_device
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
@@ -112,6 +113,7 @@ class EpisodeSource:
         self.draws = draws
         self._draws_before: dict[int, dict[str, Any]] = {}  # by the batch they were made for
         self._engine = collector.engine
+        self._evaluated: int | None = None  # version of the weights of the evaluation in progress
         self._ahead: Future[Collection] | None = None
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
@@ -149,7 +151,7 @@ class EpisodeSource:
         collection.report |= staleness_report(collection.trajectories, iteration.number)
         if self.plan.staleness and upcoming is not None and iteration.actor_learns:
             collection.report["time/sync"] = self._sync(policy, iteration.number)
-            self._ahead = self._background.submit(self.collect, upcoming, hooks)
+            self._ahead = self._background.submit(self._collect_on, same_device(), upcoming, hooks)
         else:
             self._engine.rest()
         return collection
@@ -194,6 +196,12 @@ class EpisodeSource:
         }
         hooks.on_report(report)
         return Collection(everything, learned, report)
+
+    def _collect_on(
+        self, select_device: Callable[[], None], iteration: Iteration, hooks: RolloutHooks
+    ) -> Collection:
+        select_device()
+        return self.collect(iteration, hooks)
 
     def _continue(
         self,
@@ -246,6 +254,9 @@ class EpisodeSource:
     ) -> tuple[list[Trajectory], dict[str, float]]:
         """Play evaluation episodes, which are reported and not learned from.
 
+        Further environments are evaluated with the weights that the engine got for the first one,
+        until `end_evaluation`.
+
         If a seed occurs several times, its episodes start from the same state but differ in the
         randomness of transitions and of sampling.
 
@@ -268,14 +279,20 @@ class EpisodeSource:
             played[seed] += 1
         play = partial(self.collector.collect, ranks.shard(episodes))
         self.wait()  # the engine may still be sampling from older weights
-        self._sync(policy, version)
+        if self._evaluated != version:
+            self._sync(policy, version)
+            self._evaluated = version
         trajectories = self._play(hooks, play, sampling, training=False)
-        self._engine.rest()
         report: dict[str, float] = {}
         trajectories = _of_all_ranks(hooks.on_evaluation(trajectories, report))
         failed = [t for t in trajectories if t.error is not None]
         _warn_of_failures(failed, len(trajectories))
         return trajectories, report
+
+    def end_evaluation(self) -> None:
+        """Let the engine free its memory after the last environment was evaluated."""
+        self._evaluated = None
+        self._engine.rest()
 
     def wait(self) -> None:
         """Wait until no episodes are being played in the background."""
@@ -283,7 +300,8 @@ class EpisodeSource:
             wait([self._ahead])
 
     def forget(self) -> None:
-        """Drop episodes that were played ahead for an earlier run."""
+        """Drop episodes that were played ahead for an earlier run, and its last evaluation."""
+        self._evaluated = None
         self.wait()
         if self._ahead is not None:  # its batch will be drawn again
             self.draws.load_state_dict(list(self._draws_before.values())[-1])

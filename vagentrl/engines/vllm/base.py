@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -10,18 +11,22 @@ import tempfile
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vagentrl import ranks
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.vllm.settings import check_installed, tolerance_for
-from vagentrl.engines.vllm.weights import parameters_of, save, weights_of
+from vagentrl.engines.room import place_with_room, shared_memory
+from vagentrl.engines.vllm.settings import check_installed, engine_dtype, tolerance_for
+from vagentrl.engines.vllm.weights import adapter_bytes, bytes_of, parameters_of, save, weights_of
 from vagentrl.errors import EngineError
 from vagentrl.models.lora import save_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
 
 Compare = Callable[[Collection[str] | None], dict[str, bool]]
 """Compares the weights of these names (None for all) with vLLM's.
@@ -43,9 +48,10 @@ class VLLMBase(Engine):
 
     Args:
         tolerance: Largest mean absolute difference of the canary's log-probs that counts as equal;
-            None for 0.001 in float32, 0.05 in bfloat16 and 0.02 in float16.
+            None for 0.001 if the engine computes in float32, 0.05 in bfloat16, 0.02 in float16.
+        options: Further engine arguments of vLLM, by name.
         folder: Folder for weights that are passed to vLLM in files; None for shared memory
-            (``/dev/shm``) where it exists, otherwise the system's temporary folder.
+            (``/dev/shm``) if it exists and has room, otherwise the system's temporary folder.
 
     Attributes:
         prefilled_tokens: Prompt tokens read since the engine was created.
@@ -53,9 +59,15 @@ class VLLMBase(Engine):
         canary_gap: The canary's mean absolute difference of log-probs after the last update.
     """
 
-    def __init__(self, tolerance: float | None, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        tolerance: float | None,
+        folder: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
         self.tolerance = tolerance
-        self.folder = folder or ("/dev/shm" if os.path.isdir("/dev/shm") else None)
+        self.options = options or {}
+        self.folder = folder
         self.prefilled_tokens = 0
         self.reused_tokens = 0
         self.canary_gap = 0.0
@@ -71,20 +83,40 @@ class VLLMBase(Engine):
         check_installed()
         self._vocabulary = vocabulary
 
-    def _transfer_path(self, name: str) -> str:
-        """Return a path inside this engine's folder for files that vLLM reads."""
-        if self._transfer_folder is None:
-            _remove_stale_folders(self.folder or tempfile.gettempdir())
-            self._transfer_folder = tempfile.TemporaryDirectory(
-                prefix=f"vagentrl-{platform.node()}-{os.getpid()}-", dir=self.folder
+    def _transfer_path(self, name: str, size: int) -> str:
+        """Return a path inside this engine's folder for files that vLLM reads.
+
+        Args:
+            name: Name of the file or folder.
+            size: Bytes that will be written there.
+
+        Raises:
+            EngineError: When there is no room for them.
+        """
+        if self._transfer_folder is not None:
+            place_with_room([self._transfer_folder.name], size, "a copy of the weights")
+            return str(Path(self._transfer_folder.name) / name)
+        folders = [self.folder] if self.folder else [shared_memory(), tempfile.gettempdir()]
+        folders = [folder for folder in folders if folder is not None]
+        for folder in folders:
+            _remove_stale_folders(folder)
+        chosen = place_with_room(folders, size, "a copy of the weights")
+        if chosen != folders[0]:
+            log.warning(
+                "%s has no room for a copy of the weights (%.2f GiB), so they are written to %s, "
+                "which may be slower; a container gets more with docker run --shm-size=SIZE",
+                *(folders[0], size / 2**30, chosen),
             )
+        self._transfer_folder = tempfile.TemporaryDirectory(
+            prefix=f"vagentrl-{platform.node()}-{os.getpid()}-", dir=chosen
+        )
         return str(Path(self._transfer_folder.name) / name)
 
     def _save_weights(self, policy: PreTrainedModel) -> str:
         """Save the policy's current weights, delete the previous ones, and return the folder."""
         if self._weights is not None:
             shutil.rmtree(self._weights)  # deleted first: there may not be space for both
-        self._weights = self._transfer_path(f"weights-{uuid.uuid4().hex[:8]}")
+        self._weights = self._transfer_path(f"weights-{uuid.uuid4().hex[:8]}", bytes_of(policy))
         save(weights_of(policy), self._weights)
         return self._weights
 
@@ -92,7 +124,7 @@ class VLLMBase(Engine):
         """Save the policy's current adapter."""
         number = 1 + (self._adapter.number if self._adapter is not None else 0)
         name = f"{self._name}-adapter-{number}"
-        adapter = Adapter(name, number, self._transfer_path(name))
+        adapter = Adapter(name, number, self._transfer_path(name, adapter_bytes(policy)))
         save_adapter(policy, adapter.path)
         return adapter
 
@@ -128,17 +160,21 @@ class VLLMBase(Engine):
         def blame() -> str | None:
             return _first_difference(compare(None), self._readable)
 
-        canary = Canary(policy, self._vocabulary, tolerance_for(policy, self.tolerance))
+        dtype = engine_dtype(policy, self.options, self.dtype)
+        canary = Canary(policy, self._vocabulary, tolerance_for(dtype, self.tolerance))
         self.canary_gap = canary.check(policy, sample(canary.request), blame)
         if self._readable is None:
             # The canary has just shown that the first update arrived. A weight that differs
             # nevertheless is stored by vLLM in another form and cannot be compared.
-            self._readable = frozenset(name for name, same in compare(None).items() if same)
+            mine = frozenset(name for name, same in compare(None).items() if same)
+            # All ranks compare the same blocks, because gathering sharded weights takes all ranks.
+            self._readable = frozenset.intersection(*ranks.gather([mine]))
             self._blocks = _blocks(policy, self._readable)
         elif self._blocks:
             block = self._blocks.pop(0)
             self._blocks.append(block)
-            culprit = _first_difference(compare(block), self._readable)
+            culprits = ranks.gather([_first_difference(compare(block), self._readable)])
+            culprit = next(filter(None, culprits), None)
             if culprit is not None:
                 raise EngineError(
                     f"the engine does not have the actor's weights: {culprit} differs; its update "

@@ -20,11 +20,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from vagentrl.devices import same_device
 from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm.base import VLLMBase
 from vagentrl.engines.vllm.settings import (
     ENVIRONMENT,
     WORKER_EXTENSION,
+    cache_of_rank,
     engine_settings,
     sampling_settings,
     shown_images,
@@ -83,9 +85,7 @@ class VLLMEngine(VLLMBase):
         self._llm: Any = None  # an LLMEngine; type checks must pass without vLLM installed
         self._asleep = False
         self._dead: EngineDead | None = None
-        # OpenMP keeps a thread count per thread, and vLLM's attention crashes if the counts of
-        # the main thread and of this one differ.
-        self._thread = ThreadPoolExecutor(1, "vllm", lambda: torch.set_num_threads(self._threads))
+        self._thread = ThreadPoolExecutor(1, "vllm", self._set_up_thread)
         self._waiting: list[tuple[str, GenerationRequest]] = []
         self._open: dict[str, asyncio.Future[Generation]] = {}
         self._names = itertools.count()
@@ -107,7 +107,7 @@ class VLLMEngine(VLLMBase):
     def _transfer_weights(self, policy: PreTrainedModel) -> None:
         if self._llm is None:
             llm = self._llm = self._start_vllm(policy)
-            self._threads = torch.get_num_threads()
+            self._threads, self._select_device = torch.get_num_threads(), same_device()
         else:
             llm = self._llm
             if self._asleep:
@@ -129,6 +129,12 @@ class VLLMEngine(VLLMBase):
             )
         llm.reset_encoder_cache()
         llm.reset_mm_cache()
+
+    def _set_up_thread(self) -> None:
+        """Give the thread that steps vLLM what belongs to a thread: CPU threads and a device."""
+        # vLLM's attention crashes if this thread and the main thread use different counts.
+        torch.set_num_threads(self._threads)
+        self._select_device()
 
     @contextmanager
     def _fatal_errors(self, when: str) -> Iterator[None]:
@@ -175,7 +181,7 @@ class VLLMEngine(VLLMBase):
             self._asleep = True
 
     def _start_vllm(self, policy: PreTrainedModel) -> Any:
-        for name, value in ENVIRONMENT.items():
+        for name, value in (ENVIRONMENT | cache_of_rank()).items():
             os.environ.setdefault(name, value)
         self._read_image_layout(policy)
         shield_llvmlite()
@@ -183,7 +189,9 @@ class VLLMEngine(VLLMBase):
             from vllm import EngineArgs  # pyright: ignore
             from vllm.v1.engine.llm_engine import LLMEngine  # pyright: ignore
 
-            settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
+            settings = engine_settings(
+                policy, self._vocabulary, self.options, self.kv_cache_gb, self.dtype
+            )
             settings["enable_sleep_mode"] = self._can_sleep
             settings["worker_extension_cls"] = WORKER_EXTENSION
             if not self._has_workers:

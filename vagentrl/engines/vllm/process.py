@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vagentrl.engines.vllm import supervisor
-from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION
+from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION, cache_of_rank
 from vagentrl.errors import EngineDead
 
 LAST_LINES = 15
@@ -31,7 +31,7 @@ class ServerProcess:
         log: File with the server's output.
         process: The supervisor process, which runs the server; None before the first start.
         answered: Whether the server has answered a request since its last start. The owner sets
-            it.
+            it, with `has_answered`.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -69,6 +69,14 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the trainer's terminal must not reach it
             )
+
+    def has_answered(self) -> None:
+        """Note that the server works, and that its processes have attached to shared memory."""
+        if not self.answered and self.process is not None and self.process.stdin is not None:
+            with suppress(BrokenPipeError):  # it has just ended
+                self.process.stdin.write(b"\n")
+                self.process.stdin.flush()
+        self.answered = True
 
     def end(self) -> None:
         """End the server and all its worker processes."""
@@ -119,4 +127,4 @@ def server_command(
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
     permissions = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    return command, environment | permissions
+    return command, environment | permissions | cache_of_rank()

@@ -82,7 +82,7 @@ class VLLMServerEngine(VLLMBase):
         tolerance: float | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(tolerance, folder)
+        super().__init__(tolerance, folder, options)
         if url is None and not push:
             raise ConfigError(
                 "push is false and url is not set: a new server has no weights until they are "
@@ -94,7 +94,6 @@ class VLLMServerEngine(VLLMBase):
         self.start_s = start_s
         self.devices = devices
         self.kv_cache_gb = kv_cache_gb
-        self.options = options or {}
         self.restarts = 0
         self._server: ServerProcess | None = None
         self._connections: Connections | None = None
@@ -172,7 +171,8 @@ class VLLMServerEngine(VLLMBase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        settings = engine_settings(policy, self._vocabulary, self.options, self.kv_cache_gb)
+        given = (self.options, self.kv_cache_gb, self.dtype)
+        settings = engine_settings(policy, self._vocabulary, *given)
         command, environment = server_command(settings, port)
         if self.devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices
@@ -190,7 +190,7 @@ class VLLMServerEngine(VLLMBase):
             self._server.keep_running()
         self._call("/health", method="GET")
         if self._server is not None:
-            self._server.answered = True
+            self._server.has_answered()
         if self.push and not self._has_current_weights():
             self.restarts += self._pushed == self._version
             self._push()

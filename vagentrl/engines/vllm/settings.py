@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vagentrl import ranks
 from vagentrl.engines.base import GenerationRequest, Vocabulary
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.positions import image_spans
@@ -27,7 +30,15 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-# Mean difference of log-probs that rounding alone can cause, by dtype of the weights.
+DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "half": torch.float16,
+}
+"""The values of vLLM's `dtype`, without "auto"."""
+# Mean difference of log-probs that rounding alone can cause, by dtype of the engine.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `max_lora_rank` that vLLM accepts; other ranks need the next larger one."""
@@ -61,11 +72,38 @@ def check_installed() -> None:
         )
 
 
-def tolerance_for(policy: PreTrainedModel, wanted: float | None) -> float:
-    """Return the canary's tolerance: `wanted`, or the default for the policy's dtype."""
+def cache_of_rank() -> dict[str, str]:
+    """Return the variable that gives the vLLM of each rank its own cache of compiled code.
+
+    Every engine is rank 0 to its own vLLM, and vLLM does not write its cache atomically, so ranks
+    that start together would read each other's half-written files. A single process, and a user
+    who sets the variable, keep their cache.
+    """
+    if ranks.world_size() == 1 or "VLLM_CACHE_ROOT" in os.environ:
+        return {}
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return {"VLLM_CACHE_ROOT": str(Path(home, "vllm", f"trainer-rank-{ranks.rank()}"))}
+
+
+def engine_dtype(
+    policy: PreTrainedModel, options: dict[str, Any], wanted: torch.dtype | None
+) -> torch.dtype:
+    """Return the type in which vLLM computes.
+
+    Args:
+        policy: The policy, whose type is used if nothing else is said.
+        options: Engine arguments of the user; a `dtype` among them takes precedence.
+        wanted: The type in which the trainer computes, if it differs from the policy's.
+    """
+    named = options.get("dtype", "auto")
+    return DTYPES.get(str(named).removeprefix("torch."), wanted or policy.dtype)
+
+
+def tolerance_for(dtype: torch.dtype, wanted: float | None) -> float:
+    """Return the canary's tolerance: `wanted`, or the default for the engine's dtype."""
     if wanted is not None:
         return wanted
-    return TOLERANCE.get(policy.dtype, max(TOLERANCE.values()))
+    return TOLERANCE.get(dtype, max(TOLERANCE.values()))
 
 
 def engine_settings(
@@ -73,6 +111,7 @@ def engine_settings(
     vocabulary: Vocabulary,
     options: dict[str, Any],
     kv_cache_gb: float | None,
+    dtype: torch.dtype | None = None,
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments by name.
 
@@ -82,12 +121,13 @@ def engine_settings(
         options: Engine arguments of the user, which take precedence.
         kv_cache_gb: Memory of the KV cache in GiB; None for vLLM's default on a GPU and 1 on a
             CPU.
+        dtype: Type in which the trainer computes; None for the policy's.
     """
     on_gpu = torch.cuda.is_available()
     adapted = has_adapter(policy)
     settings: dict[str, Any] = {
         "model": policy.config.name_or_path,
-        "dtype": str(policy.dtype).removeprefix("torch."),
+        "dtype": str(engine_dtype(policy, options, dtype)).removeprefix("torch."),
         "max_model_len": vocabulary.context_length,
         # Weights come from the actor. With an adapter, the base weights come from the checkpoint.
         "load_format": "auto" if adapted else "dummy",

@@ -31,6 +31,20 @@ def parameters_of(policy: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name.replace(".base_layer.", "."), parameter
 
 
+def bytes_of(policy: nn.Module) -> int:
+    """The bytes of all weights that `weights_of` yields, gathered."""
+    # ZeRO-3 leaves an empty tensor of each parameter and keeps its size aside.
+    return sum(
+        getattr(parameter, "ds_numel", parameter.numel()) * parameter.element_size()
+        for _, parameter in parameters_of(policy)
+    )
+
+
+def adapter_bytes(policy: nn.Module) -> int:
+    """The bytes of the weights of adapters."""
+    return sum(p.nbytes for name, p in policy.named_parameters() if ".lora_" in name)
+
+
 def weights_of(
     policy: nn.Module, only: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
