@@ -9,11 +9,12 @@ from lightning import Trainer
 
 from tests import runs
 from vagentrl import ranks
-from vagentrl.cli.checkpoints import SameOnAllRanks, newest_checkpoint
+from vagentrl.cli.checkpoints import SameOnAllRanks
 from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import END_MARK, atomic_folder
+from vagentrl.modules.saved import newest_checkpoint
 
 FIRST_IS_BEST = (
     "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",

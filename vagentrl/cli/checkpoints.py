@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import glob
-import logging
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import checkpoints_in, flaw_of, is_whole
-
-log = logging.getLogger(__name__)
-
-_DEEPSPEED_STATE = "checkpoint/*model_states.pt"
-_SHARDED_STATE = "meta.pt"
+from vagentrl.modules.saved import (
+    newest_checkpoint,
+    places_of_configuration,
+    read_state,
+    saved_when,
+)
 
 
 def find_checkpoint(wanted: str, trainer: Trainer) -> str:
@@ -42,7 +38,7 @@ def find_checkpoint(wanted: str, trainer: Trainer) -> str:
         )
     if wanted not in ("last", "best"):
         return _check_path(wanted)
-    places = _places(trainer)
+    places = places_of_configuration(trainer)
     newest = newest_checkpoint(places)
     if newest is None:
         raise ConfigError(
@@ -52,41 +48,8 @@ def find_checkpoint(wanted: str, trainer: Trainer) -> str:
             "--ckpt_path out to start from model.policy"
         )
     path = newest if wanted == "last" else _best(newest)
-    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_saved_at(path)))
-    rank_zero_info(f"--ckpt_path {wanted} is {path}, saved {saved}")
+    rank_zero_info(f"--ckpt_path {wanted} is {path}, saved {saved_when(path)}")
     return str(path)
-
-
-def newest_checkpoint(places: Iterable[str], since: float = 0.0) -> Path | None:
-    """The checkpoint that was saved last; one that is not whole is named and passed over.
-
-    Args:
-        places: Folders to look in, with ``*`` for any name.
-        since: Only those that were saved after this time.
-    """
-    folders = [folder for place in places for folder in glob.glob(place)]
-    found = [path for folder in folders for path in checkpoints_in(folder)]
-    for path in sorted(found, key=_saved_at, reverse=True):
-        if _saved_at(path) < since:
-            break
-        if is_whole(path):
-            return path
-        log.warning(
-            "%s is not whole, as after a crash (%s); an older checkpoint is looked for",
-            path,
-            flaw_of(path),
-        )
-    return None
-
-
-def places_of_run(trainer: Trainer) -> list[str]:
-    """Where the run of this trainer saves checkpoints; known once it has begun."""
-    callbacks = trainer.checkpoint_callbacks
-    return [
-        glob.escape(str(callback.dirpath))
-        for callback in callbacks
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath
-    ]
 
 
 class SameOnAllRanks(Callback):
@@ -99,17 +62,6 @@ class SameOnAllRanks(Callback):
                 f"--ckpt_path: the ranks found different checkpoints ({', '.join(found)}); give "
                 "the path of one that all of them can read"
             )
-
-
-def _places(trainer: Trainer) -> list[str]:
-    """Where runs of this configuration save, as `ModelCheckpoint` chooses it for a new run."""
-    if places := places_of_run(trainer):
-        return places
-    if not trainer.loggers:
-        return [f"{glob.escape(str(trainer.default_root_dir))}/checkpoints"]
-    logger = trainer.loggers[0]
-    runs = Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
-    return [f"{glob.escape(str(runs))}/*/checkpoints"]
 
 
 def _check_path(wanted: str) -> str:
@@ -162,19 +114,11 @@ def _best(newest: Path) -> Path:
 
 
 def _callback_states(checkpoint: Path) -> Sequence[dict[str, Any]]:
-    file = checkpoint
-    if checkpoint.is_dir():
-        file = next(iter(sorted(checkpoint.glob(_DEEPSPEED_STATE))), checkpoint / _SHARDED_STATE)
     try:
-        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        state = read_state(checkpoint)
     except UnpicklingError as error:
         raise ConfigError(
-            f"--ckpt_path best: {file} holds more than tensors and plain values, and says which "
-            "checkpoint is best only to code that trusts it; give a path, or `last`"
+            f"--ckpt_path best: {checkpoint} holds more than tensors and plain values, and says "
+            "which checkpoint is best only to code that trusts it; give a path, or `last`"
         ) from error
     return list(state.get("callbacks", {}).values())
-
-
-def _saved_at(path: Path) -> float:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return max((file.stat().st_mtime for file in files), default=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -83,13 +83,13 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     partial = target.with_name(target.name + PARTIAL)
     try:
-        _on_first_rank(lambda: _make_empty(partial))
+        ranks.on_first(lambda: _make_empty(partial))
         yield partial
         ranks.wait_for_all()
         sizes: dict[str, int] = {}
         for seen in ranks.gather([_flush(partial)]):  # disks show others' new files late
             sizes |= {name: max(size, sizes.get(name, 0)) for name, size in seen.items()}
-        _on_first_rank(lambda: _finish(partial, target, sizes))
+        ranks.on_first(lambda: _finish(partial, target, sizes))
     except BaseException as error:
         failure = _not_written(target, partial, error)
         if not is_whole(partial):  # a whole one may by now be all that is left
@@ -172,19 +172,6 @@ def flaw_of(path: str | Path) -> str | None:
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes instead of {size}"
     return None
-
-
-def _on_first_rank(do: Callable[[], None]) -> None:
-    """Do something on rank 0 while the others wait; if it fails, it fails on all ranks."""
-    failure: OSError | None = None
-    if ranks.rank() == 0:
-        try:
-            do()
-        except OSError as error:
-            failure = error
-    failure = ranks.gather([failure])[0]
-    if failure is not None:
-        raise failure
 
 
 def _make_empty(folder: Path) -> None:
