@@ -83,13 +83,15 @@ def test_a_link_is_removed_and_what_it_points_to_is_kept(tmp_path: Path):
     assert names(tmp_path / "elsewhere") == ["file"]
 
 
-def test_a_whole_folder_without_its_name_gets_it(tmp_path: Path):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_whole_folder_without_its_name_gets_it(earlier: bool, tmp_path: Path):
     with atomic_folder(tmp_path / "last.ckpt") as folder:
-        (folder / "shard.pt").touch()
-    (tmp_path / "last.ckpt").rename(tmp_path / "last.ckpt.partial")  # killed between the renames
-    (tmp_path / "last.ckpt.replaced").mkdir()
+        (folder / "later.pt").touch()
+    (tmp_path / "last.ckpt").rename(tmp_path / "last.ckpt.partial")  # killed before, or between
+    (tmp_path / ("last.ckpt" if earlier else "last.ckpt.replaced")).mkdir()  # the renames
     tidy(tmp_path)
     assert names(tmp_path) == ["last.ckpt"]
+    assert "later.pt" in names(tmp_path / "last.ckpt")
 
 
 def test_another_run_s_folder_is_left_alone(tmp_path: Path):

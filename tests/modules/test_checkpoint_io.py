@@ -171,7 +171,8 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, call: int) -> list[str]:
 
         return run
 
-    for owner, name in ((Path, "rename"), (Path, "unlink"), (Path, "mkdir"), (os, "fsync")):
+    paths = [(Path, name) for name in ("rename", "unlink", "mkdir", "open")]
+    for owner, name in (*paths, (os, "fsync")):
         monkeypatch.setattr(owner, name, fatal(name, getattr(owner, name)))
     rmtree: Any = "vagentrl.modules.checkpoint_io.shutil.rmtree"
     monkeypatch.setattr(rmtree, fatal("rmtree", __import__("shutil").rmtree))
@@ -200,6 +201,24 @@ def test_killed_anywhere_a_folder_is_the_earlier_or_the_later_one_and_whole(tmp_
     # 2 mkdir, 2 writes, fsync of 2 files, 2 folders and the mark, and the 2 renames at least
     assert kills >= 11
     assert outcomes == sorted(outcomes)  # first always the earlier one, then always the later one
+
+
+def test_interrupted_between_the_renames_the_whole_folder_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rename = Path.rename
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial"):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    save_folder(tmp_path / "last.ckpt", "earlier")
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_folder(tmp_path / "last.ckpt", "later")
+    (left,) = checkpoints_in(tmp_path)
+    assert first_shard(left) == "later 0"
 
 
 def test_a_killed_writer_s_whole_folder_counts_and_a_torn_one_does_not(tmp_path: Path):

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from vagentrl import ranks
 from vagentrl.errors import VagentError
-from vagentrl.modules.checkpoint_io import PARTIAL, REPLACED, is_whole
+from vagentrl.modules.checkpoint_io import PARTIAL, REPLACED, is_whole, put_in_place
 from vagentrl.modules.saved import folders_of_run
 
 LOCK = "in_use.lock"
@@ -69,12 +69,12 @@ class CheckpointFolders(Callback):
 def tidy(folder: Path) -> None:
     """Remove what killed runs left in a folder of checkpoints; no run may be saving there.
 
-    A folder that was complete, but not yet renamed, gets its final name if that is free.
+    A folder that was complete, but not yet renamed, gets its final name: it is the newest.
     """
     for partial in folder.glob(f"*.ckpt{PARTIAL}"):
-        final = partial.with_name(partial.name.removesuffix(PARTIAL))
-        if partial.is_dir() and is_whole(partial) and not final.exists():
-            partial.rename(final)
+        if partial.is_dir() and is_whole(partial):
+            final = partial.with_name(partial.name.removesuffix(PARTIAL))
+            put_in_place(partial, final)
             rank_zero_info(f"{final} was saved by a run that was killed before it could name it")
     for suffix in (PARTIAL, REPLACED):
         for left in folder.glob(f"*.ckpt{suffix}"):

@@ -205,6 +205,11 @@ def _finish(partial: Path, target: Path, sizes: dict[str, int]) -> None:
         json.dump(sizes, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    put_in_place(partial, target)
+
+
+def put_in_place(partial: Path, target: Path) -> None:
+    """Give a whole folder its final name, and remove what had it."""
     replaced = target.with_name(target.name + REPLACED)
     _remove(replaced)
     if target.exists():
