@@ -25,6 +25,7 @@ _HOMES = {
     "export_policy": "vagentrl.policy",
     "load_policy": "vagentrl.policy",
     "make_trainer": "vagentrl.trainer",
+    "resume": "vagentrl.trainer",
 }
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,7 +16,8 @@ WARNINGS = (
     r"LightningCLI's args parameter",  # the arguments are the same: the dispatcher read them first
     r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # Lightning's own use
     r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_model`
-    r"The dirpath has changed from",  # a resumed run has a folder of its own
+    r"The dirpath has changed from",  # a resumed run may have a folder of its own
+    r"Checkpoint directory .* exists and is not empty",  # of the run that is resumed
     r"Since DeepSpeed handles gradient clipping internally",  # as `AgentModule` knows
     r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose

@@ -6,13 +6,15 @@ computes from all ranks' episodes, so that all ranks get the same result as a si
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning import Trainer
 from torch import Tensor, distributed
+
+from vagentrl.errors import VagentError
 
 T = TypeVar("T")
 
@@ -50,6 +52,28 @@ def gather(mine: Sequence[T]) -> list[T]:
     everyones[rank()] = mine
     dealt = chain.from_iterable(zip_longest(*everyones, fillvalue=_MISSING))
     return [item for item in dealt if item is not _MISSING]
+
+
+def wait_for_all() -> None:
+    """Return when all ranks have called this."""
+    gather([None])  # NCCL's own barrier has to guess the device
+
+
+def on_first(do: Callable[[], None]) -> None:
+    """Do something on rank 0 while the others wait; if it fails, it fails on all ranks.
+
+    Raises:
+        Exception: What ``do`` raised, if it is an `OSError` or one of ours.
+    """
+    failure: Exception | None = None
+    if rank() == 0:
+        try:
+            do()
+        except (OSError, VagentError) as error:
+            failure = error
+    failure = gather([failure])[0]
+    if failure is not None:
+        raise failure
 
 
 def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from lightning import Callback, Trainer
@@ -10,19 +13,30 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 
 from vagentrl.callbacks import (
     Boards,
+    CheckpointFolders,
     EngineAgreement,
     EvaluateAtEnds,
     IterationProgress,
     RankWatch,
     RunSummary,
 )
-from vagentrl.errors import ConfigError
+from vagentrl.errors import ConfigError, VagentError
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
+from vagentrl.modules.checks import check_resumable
+from vagentrl.modules.saved import (
+    newest_checkpoints,
+    places_of_configuration,
+    read_state,
+    saved_when,
+)
 from vagentrl.modules.trainer_checks import NEEDED, check_asked
 from vagentrl.noise import silence_noise
+
+log = logging.getLogger(__name__)
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "default_root_dir": "runs",
@@ -72,6 +86,61 @@ def make_trainer(
         raise refused_by_lightning(error) from error
 
 
+def resume(trainer: Trainer) -> str | None:
+    """Have a trainer go on with the newest run of its configuration.
+
+    The run is the one that saved last of those whose folder follows from the trainer's first
+    logger, or from the ``dirpath`` of its `ModelCheckpoint`. Its newest checkpoint from the end of
+    an iteration is taken; those that are torn, or hold weights alone, are named and passed over.
+    TensorBoard's logger goes on in the run's folder: its curve continues, without what was logged
+    after the checkpoint. ::
+
+        trainer.fit(agent, data, ckpt_path=resume(trainer))
+
+    Args:
+        trainer: A trainer that has not begun.
+
+    Returns:
+        The checkpoint, for ``trainer.fit``; None if there is none, so that a run starts afresh.
+    """
+    places = places_of_configuration(trainer)
+    for checkpoint in newest_checkpoints(places):
+        try:
+            state = read_state(checkpoint)
+            check_resumable(state)
+        except (UnpicklingError, VagentError) as error:
+            log.warning("%s is passed over: %s", checkpoint, error)
+            continue
+        _go_on_logging(trainer, checkpoint, state)
+        rank_zero_info(
+            f"resume: the run goes on after iteration {state['iteration']} with {checkpoint}, "
+            f"saved {saved_when(checkpoint)}"
+        )
+        return str(checkpoint)
+    rank_zero_info(
+        f"resume: there is no checkpoint to go on from in {' or '.join(places)}; the run starts "
+        "from the beginning"
+    )
+    return None
+
+
+def _go_on_logging(trainer: Trainer, checkpoint: Path, state: Mapping[str, Any]) -> None:
+    """Put the loggers of a trainer into the folder of the run that saved a checkpoint."""
+    for logger in trainer.loggers:
+        if not isinstance(logger, TensorBoardLogger):
+            log.warning(
+                "%s begins a new curve; to continue one give it the id of the earlier run",
+                type(logger).__name__,
+            )
+            continue
+        runs = Path(logger.root_dir)
+        for place in (checkpoint, Path(state.get("run_folder", checkpoint))):
+            if place.is_relative_to(runs):
+                logger._version = place.relative_to(runs).parts[0]
+                logger._kwargs["purge_step"] = state["iteration"] + 1
+                break
+
+
 def with_default_callbacks(
     given: Callback | Sequence[Callback] | None, *, progress_bar: bool
 ) -> list[Callback]:
@@ -79,8 +148,9 @@ def with_default_callbacks(
 
     Every run is evaluated before the first update and after the last (`EvaluateAtEnds`), its
     engine is compared with its actor (`EngineAgreement`), its loggers get boards, histograms and
-    episodes (`Boards`), it ends with a summary (`RunSummary`), soon after one of its processes has
-    died (`RankWatch`), and shows where it is (`IterationProgress`, unless a progress bar is given).
+    episodes (`Boards`), it has its folders of checkpoints to itself (`CheckpointFolders`), it ends
+    with a summary (`RunSummary`), soon after one of its processes has died (`RankWatch`), and shows
+    where it is (`IterationProgress`, unless a progress bar is given).
     """
     given = _as_list(given)
     for callback in given:
@@ -93,6 +163,7 @@ def with_default_callbacks(
         EvaluateAtEnds(),
         EngineAgreement(),
         Boards(),
+        CheckpointFolders(),
         RunSummary(),
         RankWatch(),
     ]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import glob
-import logging
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from zipfile import is_zipfile
 
-import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError
-
-log = logging.getLogger(__name__)
-
-_DEEPSPEED_STATE = "checkpoint/*model_states.pt"
-_SHARDED_STATE = "meta.pt"
+from vagentrl.modules.checkpoint_io import checkpoints_in, flaw_of, is_whole
+from vagentrl.modules.saved import (
+    newest_checkpoint,
+    places_of_configuration,
+    read_state,
+    saved_when,
+)
 
 
 def find_checkpoint(wanted: str, trainer: Trainer) -> str:
@@ -42,7 +38,7 @@ def find_checkpoint(wanted: str, trainer: Trainer) -> str:
         )
     if wanted not in ("last", "best"):
         return _check_path(wanted)
-    places = _places(trainer)
+    places = places_of_configuration(trainer)
     newest = newest_checkpoint(places)
     if newest is None:
         raise ConfigError(
@@ -52,36 +48,8 @@ def find_checkpoint(wanted: str, trainer: Trainer) -> str:
             "--ckpt_path out to start from model.policy"
         )
     path = newest if wanted == "last" else _best(newest)
-    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_saved_at(path)))
-    rank_zero_info(f"--ckpt_path {wanted} is {path}, saved {saved}")
+    rank_zero_info(f"--ckpt_path {wanted} is {path}, saved {saved_when(path)}")
     return str(path)
-
-
-def newest_checkpoint(places: Iterable[str], since: float = 0.0) -> Path | None:
-    """The checkpoint that was saved last; one that is not whole is named and passed over.
-
-    Args:
-        places: Folders to look in, with ``*`` for any name.
-        since: Only those that were saved after this time.
-    """
-    found = [Path(path) for place in places for path in glob.glob(f"{place}/*.ckpt")]
-    for path in sorted(found, key=_saved_at, reverse=True):
-        if _saved_at(path) < since:
-            break
-        if _is_whole(path):
-            return path
-        log.warning("%s is not whole, as after a crash; an older checkpoint is looked for", path)
-    return None
-
-
-def places_of_run(trainer: Trainer) -> list[str]:
-    """Where the run of this trainer saves checkpoints; known once it has begun."""
-    callbacks = trainer.checkpoint_callbacks
-    return [
-        glob.escape(str(callback.dirpath))
-        for callback in callbacks
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath
-    ]
 
 
 class SameOnAllRanks(Callback):
@@ -96,35 +64,25 @@ class SameOnAllRanks(Callback):
             )
 
 
-def _places(trainer: Trainer) -> list[str]:
-    """Where runs of this configuration save, as `ModelCheckpoint` chooses it for a new run."""
-    if places := places_of_run(trainer):
-        return places
-    if not trainer.loggers:
-        return [f"{glob.escape(str(trainer.default_root_dir))}/checkpoints"]
-    logger = trainer.loggers[0]
-    runs = Path(logger.save_dir or trainer.default_root_dir) / str(logger.name)
-    return [f"{glob.escape(str(runs))}/*/checkpoints"]
-
-
 def _check_path(wanted: str) -> str:
     path = Path(wanted)
     if ":" in wanted:  # not a file of this machine
         return wanted
     if not path.exists():
         folder = path.parent
-        names = sorted(file.name for file in folder.glob("*.ckpt"))
+        names = [path.name for path in checkpoints_in(folder)]
         raise ConfigError(
             f"--ckpt_path: there is no checkpoint {wanted}; {folder} holds "
             f"{', '.join(names) or 'none'}. `last` is the newest of this configuration's runs, "
             "`best` the best"
         )
-    if not _is_whole(path):
+    flaw = flaw_of(path)
+    if flaw is not None:
         inside = sorted(file.relative_to(path).as_posix() for file in path.rglob("*.ckpt"))
         held = f"; it holds {', '.join(inside)}" if inside else ""
         raise ConfigError(
-            f"--ckpt_path: {wanted} cannot be read as a checkpoint{held}. Give a whole one that "
-            "ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
+            f"--ckpt_path: {wanted} cannot be read as a checkpoint: {flaw}{held}. Give a whole "
+            "one that ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
         )
     return wanted
 
@@ -147,7 +105,7 @@ def _best(newest: Path) -> Path:
         raise ConfigError(f"--ckpt_path best may mean several: {seen}. Give the path of one")
     (recorded,) = monitored
     for path in (Path(recorded), newest.parent / Path(recorded).name):  # runs may be moved
-        if path.exists() and _is_whole(path):
+        if path.exists() and is_whole(path):
             return path
     raise ConfigError(
         f"--ckpt_path best: {recorded}, which {newest} knows as the best one, is not there or not "
@@ -156,28 +114,11 @@ def _best(newest: Path) -> Path:
 
 
 def _callback_states(checkpoint: Path) -> Sequence[dict[str, Any]]:
-    file = checkpoint
-    if checkpoint.is_dir():
-        file = next(iter(sorted(checkpoint.glob(_DEEPSPEED_STATE))), checkpoint / _SHARDED_STATE)
     try:
-        state = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        state = read_state(checkpoint)
     except UnpicklingError as error:
         raise ConfigError(
-            f"--ckpt_path best: {file} holds more than tensors and plain values, and says which "
-            "checkpoint is best only to code that trusts it; give a path, or `last`"
+            f"--ckpt_path best: {checkpoint} holds more than tensors and plain values, and says "
+            "which checkpoint is best only to code that trusts it; give a path, or `last`"
         ) from error
     return list(state.get("callbacks", {}).values())
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a checkpoint was written to its end: the index of a zip file comes last."""
-    if path.is_file():
-        return is_zipfile(path)
-    # DeepSpeed writes `latest` last, sharded strategies their metadata
-    ended = (path / "latest").is_file() or (path / _SHARDED_STATE).is_file()
-    return ended and all(map(is_zipfile, path.rglob("*.pt")))
-
-
-def _saved_at(path: Path) -> float:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return max((file.stat().st_mtime for file in files), default=0.0)

@@ -27,24 +27,21 @@ from lightning.pytorch.cli import (
 
 from vagentrl import __version__
 from vagentrl.callbacks import CheckMonitors
-from vagentrl.cli.checkpoints import (
-    SameOnAllRanks,
-    find_checkpoint,
-    newest_checkpoint,
-    places_of_run,
-)
+from vagentrl.cli.checkpoints import SameOnAllRanks, find_checkpoint
 from vagentrl.cli.interrupts import was_interrupted
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import load_plugins
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.saved import newest_checkpoint, places_of_run
 from vagentrl.modules.trainer_checks import check_asked
 from vagentrl.noise import be_quiet, silence_noise
 from vagentrl.ranks import run_folder
 from vagentrl.trainer import (
     TRAINER_DEFAULTS,
     refused_by_lightning,
+    resume,
     with_default_callbacks,
     with_default_plugins,
 )
@@ -149,6 +146,12 @@ class VagentCLI(LightningCLI):
             help="write only warnings and errors to the terminal; log.jsonl and the loggers get "
             "all that they would",
         )
+        parser.add_argument(
+            "--resume",
+            action="store_true",
+            help="fit: go on with the newest run of this configuration, in its folder; without one "
+            "start from the beginning, so that a job can be started again with the same command",
+        )
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -199,8 +202,7 @@ class VagentCLI(LightningCLI):
             raise refused_by_lightning(error) from error
 
     def _run(self, command: str, settings: Sequence[str]) -> None:
-        wanted = self.config.ckpt_path
-        path = None if wanted is None else find_checkpoint(wanted, self.trainer)
+        path = self._checkpoint(command)
         self.trainer.callbacks[:0] = [EndAtOnce(), SameOnAllRanks(), CheckMonitors()]  # pyright: ignore
         started = time.time()
         try:
@@ -218,6 +220,20 @@ class VagentCLI(LightningCLI):
             saved = newest_checkpoint(places_of_run(self.trainer), since=started) or path
             raise KeyboardInterrupt(self._how_to_resume(settings, saved)) from None
 
+    def _checkpoint(self, command: str) -> str | None:
+        """The checkpoint to begin with."""
+        wanted = self.config.ckpt_path
+        if not self.config.resume:
+            return None if wanted is None else find_checkpoint(wanted, self.trainer)
+        if wanted is not None:
+            raise ConfigError(
+                f"--resume finds the newest checkpoint itself, but --ckpt_path is {wanted}; give "
+                "one of the two"
+            )
+        if command != "fit":
+            raise ConfigError(f"--resume is for `fit`; for `{command}` give --ckpt_path last")
+        return resume(self.trainer)
+
     def _how_to_resume(self, settings: Sequence[str], checkpoint: Path | str | None) -> str:
         done = f"{self.model.iteration} iterations were complete"
         if checkpoint is None:
@@ -229,7 +245,9 @@ class VagentCLI(LightningCLI):
             if not skipped and not setting.startswith("--ckpt_path"):
                 given.append(setting)
             skipped = setting == "--ckpt_path"  # its value follows
-        again = shlex.join(["vagentrl", "fit", *given, "--ckpt_path", str(checkpoint)])
+        if not self.config.resume:
+            given += ["--ckpt_path", str(checkpoint)]
+        again = shlex.join(["vagentrl", "fit", *given])
         return f"{done}. Resume with: {again}"
 
 

@@ -529,6 +529,7 @@ class AgentModule(LightningModule):
         check_finite(self)
         checkpoint["iteration"] = self.iteration
         checkpoint["first_iteration"] = self.first_iteration
+        checkpoint["run_folder"] = str(ranks.run_folder(self.trainer))
         checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
         for name in self._frozen_weights():
             del checkpoint["state_dict"][name]

@@ -201,7 +201,8 @@ def _check_callbacks(trainer: Trainer) -> None:
         ):
             raise ConfigError(
                 "ModelCheckpoint.every_n_train_steps or train_time_interval is set, but a run "
-                "cannot be resumed from within an iteration; set every_n_epochs"
+                "cannot be resumed from within an iteration; set every_n_epochs, or take "
+                "vagentrl.callbacks.NewestCheckpoint, which has minutes and iterations"
             )
 
 
