@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from tests import runs
 from vagentrl import load_policy
+from vagentrl.errors import VagentError
+from vagentrl.modules.checkpoint_io import END_MARK
 
 ZERO = "--trainer.strategy.class_path=tests.cpu_deepspeed.CPUDeepSpeed"
 SETTINGS = (
@@ -77,6 +79,21 @@ def largest(one: nn.Module, other: nn.Module) -> float:
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
+def refusal(checkpoint: str) -> list[str]:
+    """What training and playing say to a checkpoint that cannot be used."""
+    run = runs.prepare(*SETTINGS, ZERO)
+    said = []
+    for use in (
+        lambda: run.trainer.fit(run.model, run.datamodule, ckpt_path=checkpoint),
+        lambda: load_policy(checkpoint),
+    ):
+        try:
+            use()
+        except VagentError as error:
+            said.append(str(error))
+    return said
+
+
 def main() -> None:
     plain = runs.fit(*SETTINGS)
     zero = runs.fit(*SETTINGS, ZERO)
@@ -84,6 +101,7 @@ def main() -> None:
     saved = str(runs.folder(half) / "checkpoints" / "last.ckpt")
     loaded = load_policy(saved)
     resumed = runs.fit(*SETTINGS, ZERO, "--ckpt_path", saved)
+    os.unlink(f"{saved}/{END_MARK}")
     poisoned = runs.prepare(*SETTINGS, ZERO)
     runs.callbacks(poisoned).append(Poison())
     poisoned.trainer.fit(poisoned.model, poisoned.datamodule)
@@ -95,6 +113,7 @@ def main() -> None:
         "moved": difference(half, zero),
         "difference_resumed": difference(zero, resumed),
         "difference_loaded": largest(half.model.actor.policy, loaded.model),
+        "refused": refusal(saved),
         "norms": [
             scalars(plain, "optim/actor_grad_norm"),
             scalars(plain, "optim/critic_grad_norm"),

@@ -52,6 +52,11 @@ def gather(mine: Sequence[T]) -> list[T]:
     return [item for item in dealt if item is not _MISSING]
 
 
+def wait_for_all() -> None:
+    """Return when all ranks have called this."""
+    gather([None])  # NCCL's own barrier has to guess the device
+
+
 def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Sum counts over all ranks by name; a name that a rank does not have counts as 0 there."""
     everyones = gather([counts])

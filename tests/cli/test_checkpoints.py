@@ -13,6 +13,7 @@ from vagentrl.cli.checkpoints import SameOnAllRanks, newest_checkpoint
 from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
+from vagentrl.modules.checkpoint_io import END_MARK, atomic_folder
 
 FIRST_IS_BEST = (
     "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",
@@ -65,15 +66,18 @@ def test_a_torn_checkpoint_is_named_and_passed_over(
     assert "epoch=1.ckpt is not whole" in caplog.text
 
 
-def test_a_folder_is_whole_when_what_is_written_last_is_there(tmp_path: Path):
+def test_a_folder_without_its_end_mark_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     whole = save(tmp_path / "epoch=0.ckpt", 100)
-    folder = tmp_path / "last.ckpt"  # as DeepSpeed writes it
-    state = save(folder / "checkpoint/mp_rank_00_model_states.pt", 200)
-    assert newest_checkpoint([str(tmp_path)]) == whole
-    (folder / "latest").write_text("checkpoint")
+    folder = tmp_path / "last.ckpt"
+    with atomic_folder(folder) as partial:
+        state = partial / "state.pt"
+        torch.save({}, state)
     assert newest_checkpoint([str(tmp_path)]) == folder
-    tear(state)  # written again, and not to its end
+    (folder / END_MARK).unlink()
     assert newest_checkpoint([str(tmp_path)]) == whole
+    assert "last.ckpt is not whole" in caplog.text and "has no complete.json" in caplog.text
 
 
 @pytest.mark.parametrize("command", ["fit", "validate", "test"])

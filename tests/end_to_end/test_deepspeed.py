@@ -47,6 +47,12 @@ def test_a_checkpoint_of_zero_2_is_a_policy(seen: dict[str, Any]):
     assert seen["difference_loaded"] == 0
 
 
+def test_a_checkpoint_of_zero_2_without_its_end_mark_is_refused(seen: dict[str, Any]):
+    training, playing = seen["refused"]
+    for said in (training, playing):
+        assert "last.ckpt is no whole checkpoint: the folder has no complete.json" in said
+
+
 def test_zero_2_reports_one_norm_for_actor_and_critic(seen: dict[str, Any]):
     # the mean over steps of the common norm, which is at least the mean norm of each model
     for zero, apart in zip(seen["zero_norms"], zip(*seen["norms"], strict=True), strict=True):

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
-from zipfile import is_zipfile
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -18,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError
+from vagentrl.modules.checkpoint_io import checkpoints_in, flaw_of, is_whole
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +64,18 @@ def newest_checkpoint(places: Iterable[str], since: float = 0.0) -> Path | None:
         places: Folders to look in, with ``*`` for any name.
         since: Only those that were saved after this time.
     """
-    found = [Path(path) for place in places for path in glob.glob(f"{place}/*.ckpt")]
+    folders = [folder for place in places for folder in glob.glob(place)]
+    found = [path for folder in folders for path in checkpoints_in(folder)]
     for path in sorted(found, key=_saved_at, reverse=True):
         if _saved_at(path) < since:
             break
-        if _is_whole(path):
+        if is_whole(path):
             return path
-        log.warning("%s is not whole, as after a crash; an older checkpoint is looked for", path)
+        log.warning(
+            "%s is not whole, as after a crash (%s); an older checkpoint is looked for",
+            path,
+            flaw_of(path),
+        )
     return None
 
 
@@ -113,18 +118,19 @@ def _check_path(wanted: str) -> str:
         return wanted
     if not path.exists():
         folder = path.parent
-        names = sorted(file.name for file in folder.glob("*.ckpt"))
+        names = [path.name for path in checkpoints_in(folder)]
         raise ConfigError(
             f"--ckpt_path: there is no checkpoint {wanted}; {folder} holds "
             f"{', '.join(names) or 'none'}. `last` is the newest of this configuration's runs, "
             "`best` the best"
         )
-    if not _is_whole(path):
+    flaw = flaw_of(path)
+    if flaw is not None:
         inside = sorted(file.relative_to(path).as_posix() for file in path.rglob("*.ckpt"))
         held = f"; it holds {', '.join(inside)}" if inside else ""
         raise ConfigError(
-            f"--ckpt_path: {wanted} cannot be read as a checkpoint{held}. Give a whole one that "
-            "ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
+            f"--ckpt_path: {wanted} cannot be read as a checkpoint: {flaw}{held}. Give a whole "
+            "one that ModelCheckpoint saved, such as checkpoints/last.ckpt in a run's folder"
         )
     return wanted
 
@@ -147,7 +153,7 @@ def _best(newest: Path) -> Path:
         raise ConfigError(f"--ckpt_path best may mean several: {seen}. Give the path of one")
     (recorded,) = monitored
     for path in (Path(recorded), newest.parent / Path(recorded).name):  # runs may be moved
-        if path.exists() and _is_whole(path):
+        if path.exists() and is_whole(path):
             return path
     raise ConfigError(
         f"--ckpt_path best: {recorded}, which {newest} knows as the best one, is not there or not "
@@ -167,15 +173,6 @@ def _callback_states(checkpoint: Path) -> Sequence[dict[str, Any]]:
             "checkpoint is best only to code that trusts it; give a path, or `last`"
         ) from error
     return list(state.get("callbacks", {}).values())
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a checkpoint was written to its end: the index of a zip file comes last."""
-    if path.is_file():
-        return is_zipfile(path)
-    # DeepSpeed writes `latest` last, sharded strategies their metadata
-    ended = (path / "latest").is_file() or (path / _SHARDED_STATE).is_file()
-    return ended and all(map(is_zipfile, path.rglob("*.pt")))
 
 
 def _saved_at(path: Path) -> float:

@@ -1,16 +1,30 @@
-"""Writing checkpoints so that an interrupted write leaves no broken file."""
+"""Writing checkpoints so that an interrupted write leaves nothing that looks like one."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
 
+from vagentrl import ranks
 from vagentrl.errors import VagentError
+
+PARTIAL = ".partial"
+"""Suffix of what is being written."""
+REPLACED = ".replaced"
+"""Suffix of an earlier folder while a new one takes its place."""
+END_MARK = "complete.json"
+"""The file that is written last to a folder: the sizes of all other files, in bytes, by name."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -19,11 +33,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
-        if "://" in str(path) or storage_options is not None:  # not a local file
+        if _is_remote(path) or storage_options is not None:
             return super().save_checkpoint(checkpoint, path, storage_options)
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(target.name + ".partial")
+        partial = target.with_name(target.name + PARTIAL)
         try:
             with partial.open("wb") as file:
                 torch.save(checkpoint, file)
@@ -31,15 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
             partial.replace(target)
         except (OSError, RuntimeError) as error:
-            why: BaseException = error
-            while why.__context__ is not None:  # torch wraps the cause in errors of its own
-                why = why.__context__
-            written = partial.stat().st_size if partial.exists() else 0
-            raise VagentError(
-                f"the checkpoint {target} could not be written ({why}); it stopped after "
-                f"{written / 2**20:.1f} MiB. Earlier checkpoints in {target.parent} are untouched: "
-                "make room, then resume with --ckpt_path"
-            ) from error
+            raise _not_written(target, partial, error) from error
         finally:
             partial.unlink(missing_ok=True)
 
@@ -48,6 +54,201 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, *args, **kwargs)
         except UNREADABLE as error:
             raise unreadable(path, error) from error
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside ``path`` that takes its place when all ranks have written to it.
+
+    All ranks enter and leave together, and all of them must see the same disk. An `END_MARK` is
+    written when all files are on the disk, and only then is the folder renamed. So a process that
+    dies at any moment leaves either the earlier folder or the new one, whole; if it dies between
+    the two renames, the new one is whole under its ``.partial`` name. `is_whole` recognises both.
+
+    ::
+
+        with atomic_folder("checkpoints/last.ckpt") as folder:
+            torch.save(shard, folder / f"rank_{ranks.rank()}.pt")
+
+    Args:
+        path: The final place; what is there is replaced.
+
+    Yields:
+        The folder to write to, which is empty.
+
+    Raises:
+        VagentError: When the folder cannot be written. A rank that fails within the block raises
+            alone, while the others wait for it: its process must end.
+    """
+    target = Path(path)
+    partial = target.with_name(target.name + PARTIAL)
+    try:
+        _on_first_rank(lambda: _make_empty(partial))
+        yield partial
+        ranks.wait_for_all()
+        sizes: dict[str, int] = {}
+        for seen in ranks.gather([_flush(partial)]):  # disks show others' new files late
+            sizes |= {name: max(size, sizes.get(name, 0)) for name, size in seen.items()}
+        _on_first_rank(lambda: _finish(partial, target, sizes))
+    except BaseException as error:
+        failure = _not_written(target, partial, error)
+        if not is_whole(partial):  # a whole one may by now be all that is left
+            shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError | RuntimeError):
+            raise failure from error
+        raise
+
+
+def save_whole_folders(strategy: Strategy) -> None:
+    """Make a strategy whose checkpoints are folders write them by `atomic_folder`.
+
+    It then also refuses to load a folder that is not whole.
+    """
+    save, load = type(strategy).save_checkpoint, type(strategy).load_checkpoint
+
+    def save_checkpoint(
+        checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
+    ) -> None:
+        filepath = strategy.broadcast(filepath)
+        if _is_remote(filepath):
+            return save(strategy, checkpoint, filepath, storage_options)
+        with atomic_folder(filepath) as folder:
+            save(strategy, checkpoint, folder, storage_options)
+
+    def load_checkpoint(
+        checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        check_whole(checkpoint_path)
+        return load(strategy, checkpoint_path, weights_only)
+
+    strategy.save_checkpoint, strategy.load_checkpoint = save_checkpoint, load_checkpoint
+
+
+def checkpoints_in(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, whole or not, in the order of their names.
+
+    One that `atomic_folder` completed, but was killed before it gave it its final name, counts.
+    """
+    unnamed = [path for path in Path(folder).glob(f"*.ckpt{PARTIAL}") if path.is_dir()]
+    return sorted([*Path(folder).glob("*.ckpt"), *filter(is_whole, unnamed)])
+
+
+def is_whole(path: str | Path) -> bool:
+    """Whether a checkpoint, a file or a folder, was written to its end."""
+    return flaw_of(path) is None
+
+
+def check_whole(path: str | Path) -> None:
+    """Refuse a checkpoint that was not written to its end.
+
+    Raises:
+        VagentError: When there is none, or a part of it is missing.
+    """
+    flaw = None if _is_remote(path) else flaw_of(path)
+    if flaw is not None:
+        raise VagentError(
+            f"{path} is no whole checkpoint: {flaw}. A run that is killed while it saves leaves "
+            "such a one. Give an earlier one, or `--ckpt_path last` for the newest that is whole"
+        )
+
+
+def flaw_of(path: str | Path) -> str | None:
+    """What a checkpoint, a file or a folder, lacks; None if it was written to its end."""
+    path = Path(path)
+    if not path.exists():
+        return "there is nothing"
+    if path.is_file():  # the index of a zip file comes last
+        return None if is_zipfile(path) else "the file has no end"
+    try:
+        sizes = json.loads((path / END_MARK).read_text())
+    except FileNotFoundError:
+        return f"the folder has no {END_MARK}, which is written last"
+    except ValueError:
+        return f"{END_MARK} is not JSON"
+    for name, size in sizes.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+    return None
+
+
+def _on_first_rank(do: Callable[[], None]) -> None:
+    """Do something on rank 0 while the others wait; if it fails, it fails on all ranks."""
+    failure: OSError | None = None
+    if ranks.rank() == 0:
+        try:
+            do()
+        except OSError as error:
+            failure = error
+    failure = ranks.gather([failure])[0]
+    if failure is not None:
+        raise failure
+
+
+def _make_empty(folder: Path) -> None:
+    _remove(folder)  # a killed run may have left it
+    folder.mkdir(parents=True)
+
+
+def _flush(folder: Path) -> dict[str, int]:
+    """Force a folder onto the disk; returns the sizes of its files, in bytes, by name."""
+    sizes: dict[str, int] = {}
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if path.is_file():
+            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
+
+
+def _finish(partial: Path, target: Path, sizes: dict[str, int]) -> None:
+    """Write the end mark, then put the folder in its place."""
+    for name in sizes:
+        if not (partial / name).is_file():
+            raise FileNotFoundError(
+                f"rank 0 does not see {name}, which another rank has written; all ranks need the "
+                "same disk"
+            )
+    with (partial / END_MARK).open("w") as file:
+        json.dump(sizes, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    replaced = target.with_name(target.name + REPLACED)
+    _remove(replaced)
+    if target.exists():
+        target.rename(replaced)  # a folder cannot be renamed onto another one
+    partial.rename(target)
+    _remove(replaced)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _is_remote(path: str | Path) -> bool:
+    return "://" in str(path)
+
+
+def _not_written(target: Path, partial: Path, error: BaseException) -> VagentError:
+    why: BaseException = error
+    while why.__context__ is not None:  # torch wraps the cause in errors of its own
+        why = why.__context__
+    files = [partial, *partial.rglob("*")]
+    written = sum(file.stat().st_size for file in files if file.is_file())
+    return VagentError(
+        f"the checkpoint {target} could not be written ({why}); it stopped after "
+        f"{written / 2**20:.1f} MiB. Earlier checkpoints in {target.parent} are untouched: if the "
+        "disk is full make room, then resume with --ckpt_path"
+    )
 
 
 UNREADABLE = (OSError, EOFError, RuntimeError, UnpicklingError)

@@ -9,11 +9,12 @@ from lightning import Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy
 
 from vagentrl.errors import ConfigError
+from vagentrl.modules.checkpoint_io import save_whole_folders
 from vagentrl.modules.rollouts import rollouts_of
 
 
 def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
-    """Adjust the settings of DeepSpeed and its precision plugin before DeepSpeed starts.
+    """Adjust DeepSpeed's settings, precision plugin and checkpoints before DeepSpeed starts.
 
     Raises:
         ConfigError: When the strategy is DeepSpeed's stage 3.
@@ -30,6 +31,7 @@ def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
     strategy.config.setdefault("train_micro_batch_size_per_gpu", size)
     # Lightning would convert the batch's tensors, old log-probs included, to bfloat16.
     trainer.precision_plugin.convert_input = _unchanged  # pyright: ignore
+    save_whole_folders(strategy)
 
 
 def engine_of(trainer: Trainer) -> Any | None:

@@ -17,7 +17,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.formats import ReplyFormat
 from vagentrl.models.load import SHIPPED, checkpoint_path, load_model
 from vagentrl.models.lora import has_adapter
-from vagentrl.modules.checkpoint_io import UNREADABLE, unreadable
+from vagentrl.modules.checkpoint_io import UNREADABLE, check_whole, checkpoints_in, unreadable
 from vagentrl.modules.checks import differences
 from vagentrl.policy.play import Policy
 from vagentrl.rollout.policy_record import PolicyRecord
@@ -99,7 +99,7 @@ def find_checkpoint(checkpoint: str | Path) -> Path | str:
     if path.is_dir() and not (path / "config.json").is_file():
         return _last_checkpoint(path)
     if path.suffix == ".ckpt" and not path.exists():
-        near = sorted(path.parent.glob("*.ckpt"))
+        near = checkpoints_in(path.parent)
         raise ConfigError(
             f"there is no checkpoint {path}; {path.parent} holds "
             f"{', '.join(file.name for file in near) or 'none'}"
@@ -109,7 +109,7 @@ def find_checkpoint(checkpoint: str | Path) -> Path | str:
 
 def _last_checkpoint(folder: Path) -> Path:
     """The last checkpoint in a run's folder."""
-    found = [*folder.glob("*.ckpt"), *folder.glob("checkpoints/*.ckpt")]
+    found = [*checkpoints_in(folder), *checkpoints_in(folder / "checkpoints")]
     whole = [path for path in found if _is_checkpoint(path)]
     if not whole:
         raise ConfigError(
@@ -179,7 +179,10 @@ def _dtype(name: str | None) -> torch.dtype | None:
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], PolicyRecord | None]:
-    file = path if path.is_file() else path / DEEPSPEED_FILE
+    file = path
+    if path.is_dir():
+        check_whole(path)
+        file = path / DEEPSPEED_FILE
     try:  # memory-mapped: the critic and the optimizer's moments are not read
         saved: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except UNREADABLE as error:
