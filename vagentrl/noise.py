@@ -18,6 +18,7 @@ WARNINGS = (
     r"Found \d+ module\(s\) in eval mode",  # on purpose, see `load_model`
     r"The dirpath has changed from",  # a resumed run has a folder of its own
     r"Since DeepSpeed handles gradient clipping internally",  # as `AgentModule` knows
+    r"FSDP2-wrapped module .* returned a view tensor",  # nothing writes to values in place
     r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )

@@ -546,7 +546,7 @@ class AgentModule(LightningModule):
         checkpoint["iteration"] = self.iteration
         checkpoint["first_iteration"] = self.first_iteration
         checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
-        for name in self._frozen_weights():
+        for name in self.frozen_names():
             del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -554,12 +554,13 @@ class AgentModule(LightningModule):
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
         self.first_iteration = checkpoint.get("first_iteration", 0)
-        if "state_dict" in checkpoint:  # DeepSpeed stores the weights in files of its own
-            checkpoint["state_dict"] |= self._frozen_weights()
-            check_fits(checkpoint["state_dict"], self.state_dict())
+        if "state_dict" in checkpoint:  # DeepSpeed and FSDP2 store the weights in other files
+            own = self.state_dict()
+            checkpoint["state_dict"] |= {name: own[name] for name in self.frozen_names()}
+            check_fits(checkpoint["state_dict"], own)
 
-    def _frozen_weights(self) -> dict[str, Tensor]:
-        """Frozen weights: reloaded from the base checkpoint, so left out of ours.
+    def frozen_names(self) -> set[str]:
+        """Names of frozen weights: reloaded from the base checkpoint, so left out of ours.
 
         These are the reference, and with LoRA the weights below the adapters.
         """
@@ -567,8 +568,8 @@ class AgentModule(LightningModule):
             n for n, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad
         }
         return {
-            name: weight
-            for name, weight in self.state_dict().items()
+            name
+            for name in self.state_dict()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
 

@@ -1,0 +1,73 @@
+"""Every strategy learns what a single process would, whatever is trained on what.
+
+Adam divides a gradient by its size, so a rounding error of a tiny gradient can move a weight by
+more than its own size; with a learning rate of 1e-3 a whole step is 1e-3.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.end_to_end import parity
+from tests.processes import run_ranks
+
+NEEDS_DEEPSPEED = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs deepspeed")
+STRATEGIES = [
+    pytest.param(name, marks=NEEDS_DEEPSPEED if name.startswith("zero") else ())
+    for name in parity.STRATEGIES
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parity")
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results of every case in a single process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return {case: parity.fit(case) for case in parity.CASES}
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> Any:
+    """The results of every case on both ranks of a strategy, which is run when it is first asked for."""
+    known: dict[str, list[dict[str, Any]]] = {}
+
+    def of(strategy: str) -> list[dict[str, Any]]:
+        if strategy not in known:
+            run_ranks("tests.end_to_end.parity", folder, strategy)
+            known[strategy] = [torch.load(folder / f"{strategy}_{rank}.pt") for rank in (0, 1)]
+        return known[strategy]
+
+    return of
+
+
+@pytest.mark.parametrize("case", parity.CASES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_ranks_learn_what_one_process_does(
+    strategy: str, case: str, ranks: Any, alone: dict[str, dict[str, Any]]
+):
+    wanted = alone[case]
+    for rank in ranks(strategy):
+        found = rank[case]
+        assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-3, abs=1e-5)
+        assert found["gradients"].keys() >= wanted["gradients"].keys() != set()
+        for name, gradient in wanted["gradients"].items():
+            torch.testing.assert_close(found["gradients"][name], gradient, rtol=1e-4, atol=1e-6)
+        assert found["weights"].keys() == wanted["weights"].keys()
+        for name, weight in wanted["weights"].items():
+            torch.testing.assert_close(found["weights"][name], weight, rtol=1e-4, atol=2e-5)
+        assert found["evaluated"] == wanted["evaluated"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_ranks_of_a_strategy_hold_the_same_weights_bit_by_bit(strategy: str, ranks: Any):
+    for case in parity.CASES:
+        first, second = (rank[case]["weights"] for rank in ranks(strategy))
+        assert all(torch.equal(first[name], second[name]) for name in first)
