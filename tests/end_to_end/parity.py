@@ -53,7 +53,7 @@ EVERY = (
 
 
 class Gradients(Callback):
-    """Keeps the gradients of the first optimizer step."""
+    """Keeps the gradients of the first optimizer step; DeepSpeed shows none in their place."""
 
     def __init__(self) -> None:
         self.seen: dict[str, Tensor] = {}
@@ -63,17 +63,8 @@ class Gradients(Callback):
     ) -> None:
         if not self.seen:
             for name, weight in pl_module.named_parameters():
-                gradient = _gradient(trainer, weight) if weight.requires_grad else None
-                if gradient is not None:
-                    self.seen[name] = gradient.clone()
-
-
-def _gradient(trainer: Trainer, weight: Any) -> Tensor | None:
-    if "DeepSpeed" in type(trainer.strategy).__name__:
-        from deepspeed.utils import safe_get_full_grad  # pyright: ignore
-
-        return safe_get_full_grad(weight)
-    return None if weight.grad is None else full(weight.grad)
+                if weight.grad is not None:
+                    self.seen[name] = full(weight.grad).clone()
 
 
 def fit(case: str, *settings: str) -> dict[str, Any]:
