@@ -51,7 +51,7 @@ def run_ranks(module: str, folder: Path, *arguments: str, count: int = 2) -> Non
         for rank, log in enumerate(logs)
     ]
     try:
-        codes = [process.wait(timeout=300) for process in ranks]
+        codes = [process.wait(timeout=600) for process in ranks]
     finally:
         for process in ranks:
             process.kill()

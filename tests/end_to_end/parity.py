@@ -12,7 +12,7 @@ from torch import Tensor
 from tests import runs
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines.vllm.weights import weights_of
-from vagentrl.models.sharded import full, full_state
+from vagentrl.models.sharded import full, full_state, is_sharded
 
 STRATEGIES = {
     "ddp": ("--trainer.strategy=ddp",),
@@ -28,27 +28,27 @@ STRATEGIES = {
 }
 """Settings of each strategy."""
 
+GROUP_RELATIVE = "--model.advantage=GroupRelative"
 UNCLIPPED = "--trainer.gradient_clip_val=null"  # DeepSpeed's norm is of actor and critic together
+ONE = "--trainer.max_epochs=1"
 CASES: dict[str, tuple[str, ...]] = {
-    "images and a critic": (UNCLIPPED, "--data.passes=2", "--model.gradient_checkpointing=true"),
-    "clipped, no critic": ("--model.advantage=GroupRelative", "--trainer.gradient_clip_val=0.01"),
-    "LoRA": (UNCLIPPED, "--model.lora.rank=4"),
-    "windows and a shared critic": (
-        UNCLIPPED, "--model.critic=shared", "--data.turns=3", "--data.env.init_args.turn_limit=7",
-        "--data.context=Window", "--data.context.turns=1", "--model.score_batch_size=3",
+    "images, a critic, checkpointed activations": (
+        UNCLIPPED, ONE, "--data.passes=2", "--model.gradient_checkpointing=true",
     ),
-    "a warm-up and a frozen vision tower": (
-        UNCLIPPED, "--model.freeze_vision=true", "--trainer.callbacks+=CriticWarmup",
-        "--trainer.callbacks.rounds=1",
+    "LoRA, clipped": ("--model.lora.rank=4", GROUP_RELATIVE, "--trainer.gradient_clip_val=0.01"),
+    "windows, a shared critic, a warm-up, a frozen vision tower": (
+        UNCLIPPED, "--model.critic=shared", "--model.freeze_vision=true", "--data.context=Window",
+        "--data.context.turns=1", "--trainer.callbacks+=CriticWarmup",
+        "--trainer.callbacks.rounds=1", "--model.score_batch_size=3",
     ),
 }  # fmt: skip
 """Extra arguments of each case, by its name."""
-WITH_IMAGES = ("images and a critic", "a warm-up and a frozen vision tower")
+IMAGES, LORA, WINDOWS = CASES
 EVERY = (
     "--data.groups=4",
     "--data.minibatch_size=4",
+    "--trainer.limit_val_batches=0",
     "--trainer.enable_progress_bar=false",
-    "--trainer.logger.init_args.name=parity",
 )
 
 
@@ -69,41 +69,32 @@ class Gradients(Callback):
 
 def fit(case: str, *settings: str) -> dict[str, Any]:
     """Run a case and return its results."""
-    arguments = runs.arguments(*EVERY, *CASES[case], *settings, images=case in WITH_IMAGES)
+    arguments = runs.arguments(*EVERY, *CASES[case], *settings, images=case != LORA)
     run = VagentCLI(arguments, run=False)
     gradients = Gradients()
     runs.callbacks(run).append(gradients)
     path = run.config.ckpt_path
     run.trainer.fit(run.model, run.datamodule, ckpt_path=path, weights_only=True)
-    return {"gradients": gradients.seen, **results(run)}
-
-
-def results(run: VagentCLI) -> dict[str, Any]:
-    """What the ranks of a run must agree on with each other and with a single process."""
     metrics = run.trainer.callback_metrics
     return {
+        "gradients": gradients.seen,
         "weights": {name: weight.detach().clone() for name, weight in full_state(run.model)},
-        "losses": {
-            name: float(value) for name, value in metrics.items() if name.startswith("train/")
-        },
-        "evaluated": {n: float(value) for n, value in metrics.items() if n == "val/return"},
-        "folder": str(runs.folder(run).absolute()),
-    }
+        "losses": {n: float(value) for n, value in metrics.items() if n.startswith("train/")},
+        "checkpoint": str(runs.folder(run).absolute() / "checkpoints" / "last.ckpt"),
+    } | (_sharded(run) if is_sharded(run.model) else {})
 
 
-def shared_weights(*settings: str) -> dict[str, Any]:
-    """What there is to see in a run of FSDP2 beside its results."""
-    run = runs.fit(*EVERY, *CASES["images and a critic"], *settings, images=True)
+def _sharded(run: VagentCLI) -> dict[str, Any]:
+    """What an engine sees of a sharded policy, and how much of the models this rank holds."""
     policy = run.model.actor.policy
     held = sum(weight.to_local().numel() for weight in run.model.parameters())  # pyright: ignore
     with torch.no_grad():  # an engine compares log-probs with the policy's own
-        ids = torch.tensor([[1, 2, 3, 4]])
-        logits = policy(input_ids=ids).logits
+        logits = policy(input_ids=torch.tensor([[1, 2, 3, 4]])).logits
     return {
         "share": held / sum(weight.numel() for weight in run.model.parameters()),
         "logits": logits,
         "synced": {name: weight.clone() for name, weight in weights_of(policy)},
-    } | results(run)
+    }
 
 
 def main(rank: str, port: str, strategy: str, *settings: str) -> None:
@@ -113,17 +104,13 @@ def main(rank: str, port: str, strategy: str, *settings: str) -> None:
         runs.checkpoint(images)  # with a process group Transformers would save it on rank 0 only
     arguments = (*STRATEGIES[strategy], *settings)
     if "--ckpt_path" in settings:
-        torch.save(fit("images and a critic", *arguments), Path(f"resumed_{rank}.pt"))
+        torch.save(fit(LORA, *arguments), Path(f"resumed_{rank}.pt"))
         return
-    found: dict[str, Any] = {case: fit(case, "--trainer.devices=2", *arguments) for case in CASES}
+    two = ("--trainer.devices=2", *arguments)
+    found: dict[str, Any] = {case: fit(case, *two) for case in CASES}
     if strategy == "fsdp2":
-        two = ("--trainer.devices=2", *arguments)
-        found["shared"] = shared_weights(*two)
-        half = fit("LoRA", *two, "--trainer.max_epochs=1")
-        path = f"{half['folder']}/checkpoints/last.ckpt"
-        found["resumed"] = fit("LoRA", *two, "--ckpt_path", path)
-        half = fit("images and a critic", *two, "--trainer.max_epochs=1")
-        found["half"] = half
+        found["half"] = fit(LORA, *two, ONE)
+        found["resumed"] = fit(LORA, *two, "--ckpt_path", found["half"]["checkpoint"])
     torch.save(found, Path(f"{strategy}_{rank}.pt"))
 
 

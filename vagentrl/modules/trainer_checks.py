@@ -73,8 +73,8 @@ def check_trainer(trainer: Trainer, stage: str) -> None:
         if getattr(holder, name) not in (needed.value, needed.default):
             raise _wrong(name, getattr(holder, name), needed)
         setattr(holder, name, needed.value)
-    _check_precision(trainer)
     _check_strategy(trainer)
+    _check_precision(trainer)
     for callback in trainer.callbacks:  # pyright: ignore
         if isinstance(callback, AgentCallback):
             check_signatures(callback)
