@@ -19,6 +19,8 @@ WARNINGS = (
     r"The dirpath has changed from",  # a resumed run may have a folder of its own
     r"Checkpoint directory .* exists and is not empty",  # of the run that is resumed
     r"Since DeepSpeed handles gradient clipping internally",  # as `AgentModule` knows
+    r"FSDP2-wrapped module .* returned a view tensor",  # nothing writes to values in place
+    r"torch.distributed is disabled, unavailable or uninitialized",  # one process reads shards
     r"It is recommended to use `self.log\(",  # all ranks log the same, but for the time it took
     r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # on purpose
 )

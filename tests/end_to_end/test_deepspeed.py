@@ -66,5 +66,5 @@ def test_zero_2_skips_a_gradient_that_is_not_finite(seen: dict[str, Any]):
 
 def test_zero_3_is_refused():
     run = runs.prepare()
-    with pytest.raises(ConfigError, match="set it to deepspeed_stage_2"):
+    with pytest.raises(ConfigError, match="set it to fsdp2, which shards"):
         deepspeed.prepare(run.trainer, DeepSpeedStrategy(stage=3))

@@ -1,7 +1,6 @@
 """Two ranks give the same results as one process."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from tests import runs
 from tests.end_to_end import rank
 from tests.exact import fit as fit_exactly
+from tests.processes import run_ranks
 
 ROOT = Path(__file__).parents[2]
 ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -21,19 +21,8 @@ ENV = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of every case on both ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.end_to_end.rank"]
-    said = [folder / f"rank_{number}.log" for number in "01"]
-    ranks = [
-        subprocess.Popen([*command, number, port], cwd=folder, env=ENV, stderr=log.open("w"))
-        for number, log in zip("01", said, strict=True)
-    ]
-    for process in ranks:
-        process.wait(timeout=240)
-    assert [process.returncode for process in ranks] == [0, 0], [log.read_text() for log in said]
+    run_ranks("tests.end_to_end.rank", folder)
     return [torch.load(folder / f"rank_{number}.pt", weights_only=False) for number in "01"]
 
 

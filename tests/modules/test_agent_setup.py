@@ -156,7 +156,7 @@ def test_models_are_built_once_and_a_reference_when_it_is_first_needed(
     agent.reference, agent.needs_reference = None, False
     data = Report()
     data.renderer = toy.renderer()
-    agent.trainer = SimpleNamespace(datamodule=data)
+    agent.trainer = SimpleNamespace(datamodule=data, strategy=None, is_global_zero=True)
     actor = agent.actor
     agent.configure_model()
     assert agent.actor is actor and agent.reference is None and len(loaded) == 2

@@ -311,3 +311,8 @@ def test_a_strategy_with_folders_saves_whole_ones_and_loads_no_others(tmp_path: 
     unmark(path)
     with pytest.raises(VagentError, match="no whole checkpoint"):
         strategy.load_checkpoint(path)
+
+
+def test_a_folder_is_no_checkpoint_of_a_single_process(tmp_path: Path):
+    with pytest.raises(VagentError, match=r"as DeepSpeed and FSDP2 write it; set trainer.strategy"):
+        AtomicCheckpointIO().load_checkpoint(tmp_path)

@@ -1,6 +1,7 @@
 """An exported policy says in other programs what it says here."""
 
 import json
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from tests import toy
 from tests.engines.shipped import TEXT, changed, needs_vllm
 from tests.policy.trained import start, trained
 from vagentrl import Policy, Sampling
+from vagentrl.engines.vllm import weights
 from vagentrl.engines.vllm.engine import shield_llvmlite
 from vagentrl.engines.vllm.settings import ENVIRONMENT
 from vagentrl.environment import seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.models.load import load_model
-from vagentrl.policy import export
+from vagentrl.policy import export, load
+from vagentrl.policy.stored_weights import StoredWeights, open_checkpoint
 from vagentrl.types import Observation
 
 GREEDY = Sampling(temperature=0, max_tokens=12)
@@ -128,6 +131,28 @@ def test_the_type_of_the_weights_may_be_another(tmp_path: Path):
     path = trained("lora").checkpoint
     folder = vagentrl.export_policy(path, tmp_path / "half", dtype="bfloat16")
     assert AutoModelForCausalLM.from_pretrained(folder, dtype="auto").dtype == torch.bfloat16
+
+
+def test_weights_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def watched(path: Path) -> Any:
+        stored, record = open_checkpoint(path)
+
+        def read(name: str) -> torch.Tensor:
+            nonlocal most
+            most = max(most, sum(weight() is not None for weight in alive))
+            weight = stored.read(name).clone()
+            alive.append(weakref.ref(weight))
+            return weight
+
+        return StoredWeights(stored.shapes, read), record
+
+    monkeypatch.setattr(load, "open_checkpoint", watched)
+    monkeypatch.setattr(weights, "SHARD_BYTES", 1)
+    vagentrl.export_policy(trained("text").checkpoint, tmp_path / "mine")
+    assert len(alive) > 10 and most == 1  # the one before, while the next is read
 
 
 def contents(folder: Path) -> dict[str, bytes]:

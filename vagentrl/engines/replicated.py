@@ -21,47 +21,12 @@ from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabul
 from vagentrl.engines.room import place_with_room, shared_memory
 from vagentrl.engines.transformers import TransformersEngine
 from vagentrl.errors import ConfigError, EngineDead, EngineError
-from vagentrl.models.head import head_dtype_of, set_head_dtype
-from vagentrl.models.load import freeze_vision_tower
+from vagentrl.models.replica import Replica
+from vagentrl.models.sharded import full_state
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import PreTrainedModel
-
-
-class _SharedPolicy(NamedTuple):
-    """A policy that can be sent to another process; its weights are in shared memory."""
-
-    kind: type[PreTrainedModel]
-    config: Any
-    adapter: Any
-    vision_is_frozen: bool
-    weights: dict[str, torch.Tensor]
-
-    @classmethod
-    def of(cls, policy: PreTrainedModel) -> _SharedPolicy:
-        visual = [p for name, p in policy.named_parameters() if "visual." in name]
-        weights = {name: w.detach().cpu().clone() for name, w in policy.state_dict().items()}
-        if (shared := shared_memory()) is not None:  # a write beyond its end kills the process
-            size = sum(weight.nbytes for weight in weights.values())
-            place_with_room([shared], size, "the copy of the weights for the sampling processes")
-        adapter = next(iter(policy.peft_config.values())) if policy._hf_peft_config_loaded else None
-        for weight in weights.values():
-            weight.share_memory_()
-        frozen = bool(visual) and not any(p.requires_grad for p in visual)
-        return cls(type(policy), policy.config, adapter, frozen, weights)
-
-    def build(self) -> PreTrainedModel:
-        policy: Any = self.kind(self.config)
-        if (head_dtype := head_dtype_of(self.config)) is not None:
-            set_head_dtype(policy, head_dtype)
-        if self.adapter is not None:
-            policy.add_adapter(self.adapter)
-        policy.load_state_dict(self.weights, assign=True)
-        policy.requires_grad_(False).eval()
-        if self.vision_is_frozen:
-            freeze_vision_tower(policy)
-        return policy
 
 
 class _Reply(NamedTuple):
@@ -125,7 +90,7 @@ class ReplicatedEngine(Engine):
         TransformersEngine(**self._settings)  # raises ConfigError here, not in a worker
         self._numbers = itertools.count()
         self._processes: list[_Worker] = []
-        self._policy: _SharedPolicy | None = None
+        self._policy: Replica | None = None
 
     @property
     def prefilled_tokens(self) -> int:
@@ -143,10 +108,10 @@ class ReplicatedEngine(Engine):
             raise EngineError(f"new weights while {busy} replies are being sampled; await them")
         model = cast("PreTrainedModel", policy)
         if self._policy is None:
-            self._policy = _SharedPolicy.of(model)
+            self._policy = _shared(Replica.of(model))
             self._processes = [self._start(index) for index in range(self.count)]
         else:
-            for name, weight in model.state_dict().items():
+            for name, weight in full_state(model):
                 self._policy.weights[name].copy_(weight)
         for process in self._processes:
             self._send(process, version)
@@ -244,8 +209,18 @@ def _worker_died(process: _Worker) -> EngineDead:
     )
 
 
+def _shared(replica: Replica) -> Replica:
+    """Move a replica's weights to memory that other processes can map."""
+    if (shared := shared_memory()) is not None:  # a write beyond its end kills the process
+        size = sum(weight.nbytes for weight in replica.weights.values())
+        place_with_room([shared], size, "the copy of the weights for the sampling processes")
+    for weight in replica.weights.values():
+        weight.share_memory_()
+    return replica
+
+
 def _serve(
-    connection: Connection, vocabulary: Vocabulary, policy: _SharedPolicy, settings: dict[str, Any]
+    connection: Connection, vocabulary: Vocabulary, policy: Replica, settings: dict[str, Any]
 ) -> None:
     """Answer requests until the engine closes the connection. Runs in a worker process."""
     torch.set_num_threads(1)

@@ -17,6 +17,8 @@ from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabul
 from vagentrl.engines.cached_policy import CachedPolicy
 from vagentrl.engines.sampling import sample, uniforms
 from vagentrl.errors import ConfigError, EngineDead, EngineError
+from vagentrl.models.replica import Replica
+from vagentrl.models.sharded import full_state, is_sharded
 from vagentrl.types import Finish
 
 if TYPE_CHECKING:
@@ -76,7 +78,8 @@ class TransformersEngine(Engine):
         prefill_tokens: Maximum number of new tokens, padding included, that one forward pass
             reads; a longer prompt is read alone.
         own_copy: Sample from a copy of the weights, which optimizer steps do not change.
-            `data.staleness` needs it.
+            `data.staleness` needs it. Weights that the ranks share (FSDP2) are always copied,
+            as a whole on each rank.
 
     Attributes:
         prefilled_tokens: Prompt tokens read since the engine was created.
@@ -115,7 +118,7 @@ class TransformersEngine(Engine):
                 "sampled; await them first"
             )
         model = cast("PreTrainedModel", policy)
-        if self.samples_from_copy:
+        if self.samples_from_copy or is_sharded(model):
             model = self._copy(model)
         self._policy = CachedPolicy(model, self._vocabulary, self.max_sessions)
         banned = sorted(self._vocabulary.banned_ids)
@@ -124,8 +127,12 @@ class TransformersEngine(Engine):
 
     def _copy(self, policy: PreTrainedModel) -> PreTrainedModel:
         if self.policy_version < 0:
+            if is_sharded(policy):  # FSDP2's modules cannot be copied
+                return Replica.of(policy).build().to(policy.device)  # pyright: ignore
             return copy.deepcopy(policy).requires_grad_(False)
-        self._policy.policy.load_state_dict(policy.state_dict())
+        own = self._policy.policy.state_dict()
+        for name, weight in full_state(policy):
+            own[name].copy_(weight)
         return self._policy.policy
 
     async def generate(self, request: GenerationRequest) -> Generation:

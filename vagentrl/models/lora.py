@@ -70,6 +70,8 @@ def has_adapter(model: PreTrainedModel) -> bool:
 def save_adapter(model: PreTrainedModel, folder: str, base: str | None = None) -> None:
     """Write a model's adapter as PEFT would; ``save_pretrained`` writes on the first rank alone.
 
+    If the model is sharded, all ranks must call this together.
+
     Args:
         model: The model.
         folder: Where to write.
@@ -77,13 +79,15 @@ def save_adapter(model: PreTrainedModel, folder: str, base: str | None = None) -
     """
     from safetensors.torch import save_file
 
+    from vagentrl.models.sharded import full
+
     [name] = model.active_adapters()
     config: Any = model.peft_config[name]
     if base is not None:
         config = replace(config, base_model_name_or_path=base)
     config.save_pretrained(folder)
     weights = model.get_adapter_state_dict(name)
-    named = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
+    named = {f"base_model.model.{key}": full(w).contiguous() for key, w in weights.items()}
     save_file(named, Path(folder) / "adapter_model.safetensors", metadata={"format": "pt"})
 
 

@@ -29,7 +29,8 @@ from vagentrl.losses import (
 )
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
-from vagentrl.modules import deepspeed
+from vagentrl.models.sharded import full
+from vagentrl.modules import deepspeed, fsdp2
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.callback import CallbackHooks
 from vagentrl.modules.checks import (
@@ -42,6 +43,7 @@ from vagentrl.modules.checks import (
     half_precision,
 )
 from vagentrl.modules.critic import CriticModule
+from vagentrl.modules.fsdp2 import FSDP2
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
@@ -163,10 +165,17 @@ class AgentModule(LightningModule):
 
     def configure_model(self) -> None:
         banned_ids = rollouts_of(self.trainer).renderer.banned_ids
+        strategy = self.trainer.strategy
+        # FSDP2 sends rank 0's weights to the ranks that share them.
+        meta = isinstance(strategy, FSDP2) and not self.trainer.is_global_zero
         if not hasattr(self, "actor"):
-            self.build(banned_ids)
+            self.build(banned_ids, meta=meta)
         elif self.needs_reference and self.reference is None:  # an earlier trainer needed none
-            self.reference = self._build_reference(banned_ids)
+            self.reference = self._build_reference(banned_ids, meta=meta)
+        if isinstance(strategy, FSDP2):
+            for module in (self.actor, self.critic, self.reference):
+                if isinstance(module, ActorModule | CriticModule):
+                    fsdp2.shard(module, strategy.mesh)
 
     def build(self, banned_ids: frozenset[int], *, meta: bool = False) -> None:
         """Make the models.
@@ -306,12 +315,18 @@ class AgentModule(LightningModule):
         """This rank's share of the rows, in chunks of `score_batch_size`.
 
         Each chunk comes with its index into a ``(B, T)`` tensor. Rows of similar length share a
-        chunk, which keeps the padding small.
+        chunk, which keeps the padding small. All ranks get equally many chunks, because sharded
+        models are gathered in every forward pass; the last may be a row that is stored nowhere.
         """
         by_length = rollout.attention_mask.sum(-1).argsort(stable=True)
-        for rows in ranks.shard(by_length.split(self.score_batch_size)):
+        chunks = by_length.split(self.score_batch_size)
+        mine = ranks.shard(chunks)
+        for rows in mine:
             chunk = rollout.select(rows)
             yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
+        if len(mine) * ranks.world_size() < len(chunks):
+            chunk = rollout.select(by_length[:1])
+            yield (by_length[:0], slice(0, chunk.input_ids.shape[1])), chunk
 
     # -------------------------------------------------------------------------------- learning
 
@@ -439,7 +454,9 @@ class AgentModule(LightningModule):
             for weight in self.actor.parameters():
                 weight.grad = None
         norms = {
-            f"{group['name']}_grad_norm": torch.nn.utils.clip_grad_norm_(group["params"], limit)
+            f"{group['name']}_grad_norm": full(
+                torch.nn.utils.clip_grad_norm_(group["params"], limit)
+            )
             for group in optimizer.param_groups
         }
         if not self._are_finite(norms):
@@ -531,7 +548,7 @@ class AgentModule(LightningModule):
         checkpoint["first_iteration"] = self.first_iteration
         checkpoint["run_folder"] = str(ranks.run_folder(self.trainer))
         checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
-        for name in self._frozen_weights():
+        for name in self.frozen_names():
             del checkpoint["state_dict"][name]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -539,12 +556,13 @@ class AgentModule(LightningModule):
             check_resumable(checkpoint)
         self.iteration = checkpoint["iteration"]
         self.first_iteration = checkpoint.get("first_iteration", 0)
-        if "state_dict" in checkpoint:  # DeepSpeed stores the weights in files of its own
-            checkpoint["state_dict"] |= self._frozen_weights()
-            check_fits(checkpoint["state_dict"], self.state_dict())
+        if "state_dict" in checkpoint:  # DeepSpeed and FSDP2 store the weights in other files
+            own = self.state_dict()
+            checkpoint["state_dict"] |= {name: own[name] for name in self.frozen_names()}
+            check_fits(checkpoint["state_dict"], own)
 
-    def _frozen_weights(self) -> dict[str, Tensor]:
-        """Frozen weights: reloaded from the base checkpoint, so left out of ours.
+    def frozen_names(self) -> set[str]:
+        """Names of frozen weights: reloaded from the base checkpoint, so left out of ours.
 
         These are the reference, and with LoRA the weights below the adapters.
         """
@@ -552,8 +570,8 @@ class AgentModule(LightningModule):
             n for n, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad
         }
         return {
-            name: weight
-            for name, weight in self.state_dict().items()
+            name
+            for name in self.state_dict()
             if name.startswith("reference.") or (self.lora is not None and name in frozen)
         }
 

@@ -50,6 +50,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             partial.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if Path(path).is_dir():
+            raise VagentError(
+                f"{path} is a folder, as DeepSpeed and FSDP2 write it; set trainer.strategy as in "
+                "the run that saved it, or write it as a model with `vagentrl export`"
+            )
         try:
             return super().load_checkpoint(path, *args, **kwargs)
         except UNREADABLE as error:

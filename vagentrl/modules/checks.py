@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vagentrl.errors import ConfigError, VagentError
+from vagentrl.models.sharded import full
 from vagentrl.signatures import check_signatures
 
 
@@ -58,9 +59,12 @@ def _short(value: object) -> str:
 
 
 def check_finite(module: nn.Module) -> None:
-    """Refuse to save trainable weights that are infinite or NaN."""
+    """Refuse to save trainable weights that are infinite or NaN.
+
+    If the module is sharded, all ranks must call this together.
+    """
     learning = (item for item in module.named_parameters() if item[1].requires_grad)
-    bad = [name for name, weight in learning if not weight.isfinite().all()]
+    bad = [name for name, weight in learning if not full(weight.isfinite().all())]
     if bad:
         raise VagentError(
             f"{len(bad)} of the trained tensors are no longer finite ({bad[0]}, …), so they are "

@@ -15,6 +15,7 @@ from vagentrl.engines.base import Engine, Sampling
 from vagentrl.errors import ConfigError
 from vagentrl.filters import GroupFilter, KeepAll
 from vagentrl.modules.checks import check_choice, check_kind
+from vagentrl.modules.fsdp2 import FSDP2
 from vagentrl.rollout.source import TRAIN
 from vagentrl.rollout.workers import check_factory
 
@@ -99,11 +100,11 @@ def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
         strategy: The trainer's strategy.
         count: The number of ranks.
     """
-    if not isinstance(strategy, DDPStrategy):
+    if not isinstance(strategy, DDPStrategy | FSDP2):
         raise ConfigError(
             f"trainer.strategy is {type(strategy).__name__} and there are {count} ranks; several "
-            "ranks are supported with DDP and DeepSpeed only: set trainer.strategy to ddp or "
-            "deepspeed_stage_2, or trainer.devices and trainer.num_nodes to 1"
+            "ranks are supported with DDP, DeepSpeed and our FSDP2 only: set trainer.strategy to "
+            "ddp, deepspeed_stage_2 or fsdp2, or trainer.devices and trainer.num_nodes to 1"
         )
     if data.groups % count:
         raise ConfigError(

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint, Timer
-from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 
 from vagentrl.errors import ConfigError
 from vagentrl.modules.callback import AgentCallback
+from vagentrl.modules.fsdp2 import FSDP2
 from vagentrl.modules.rollouts import rollouts_of, wrong_data
 from vagentrl.signatures import check_signatures
 
@@ -76,6 +77,7 @@ def check_trainer(trainer: Trainer, stage: str) -> None:
         if getattr(holder, name) not in (needed.value, needed.default):
             raise _wrong(name, getattr(holder, name), needed)
         setattr(holder, name, needed.value)
+    _check_strategy(trainer)
     _check_precision(trainer)
     for callback in trainer.callbacks:  # pyright: ignore
         if isinstance(callback, AgentCallback):
@@ -110,6 +112,23 @@ def _check_precision(trainer: Trainer) -> None:
             f"trainer.precision is {trainer.precision}, which would also round the log-probs in "
             f"the batches; give one of {', '.join(known)}, and set the type of the weights with "
             "model.dtype"
+        )
+
+
+def _check_strategy(trainer: Trainer) -> None:
+    """Refuse the strategies that would shard the models in another way than `FSDP2` does."""
+    strategy = trainer.strategy
+    if isinstance(strategy, FSDPStrategy) or (
+        isinstance(strategy, ModelParallelStrategy) and not isinstance(strategy, FSDP2)
+    ):
+        raise ConfigError(
+            f"trainer.strategy is Lightning's {type(strategy).__name__}, which does not know how "
+            "to shard an agent's models; set it to fsdp2"
+        )
+    if isinstance(strategy, FSDP2) and trainer.precision == "16-mixed":
+        raise ConfigError(
+            "trainer.precision is 16-mixed and trainer.strategy FSDP2, whose ranks would each "
+            "scale the loss by themselves; set precision to bf16-mixed"
         )
 
 

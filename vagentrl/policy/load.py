@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from vagentrl.contexts import Context, FullHistory
@@ -17,19 +15,36 @@ from vagentrl.errors import ConfigError
 from vagentrl.formats import ReplyFormat
 from vagentrl.models.load import SHIPPED, checkpoint_path, load_model
 from vagentrl.models.lora import has_adapter
-from vagentrl.modules.checkpoint_io import UNREADABLE, check_whole, checkpoints_in, unreadable
+from vagentrl.modules.checkpoint_io import checkpoints_in
 from vagentrl.modules.checks import differences
 from vagentrl.policy.play import Policy
+from vagentrl.policy.stored_weights import (
+    StoredWeights,
+    is_checkpoint,
+    open_adapter,
+    open_checkpoint,
+)
 from vagentrl.rollout.policy_record import PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 
 RECORD_FILE = "vagentrl.json"
 """Where an exported folder keeps the `PolicyRecord`."""
-ADAPTER_FILE = "adapter_model.safetensors"
-DEEPSPEED_FILE = "checkpoint/mp_rank_00_model_states.pt"
-"""Where a checkpoint of DeepSpeed, which is a folder, has the weights (stages 1 and 2)."""
-_IN_CHECKPOINT = "actor.policy."
-_IN_ADAPTER = "base_model.model."
+
+
+class Source(NamedTuple):
+    """What a policy is made of.
+
+    Attributes:
+        name: The model that it started from, as `load_model` takes it.
+        weights: The weights that differ from that model's; None if it is that model.
+        record: What is said of the policy.
+        path: Where the weights are.
+    """
+
+    name: str
+    weights: StoredWeights | None
+    record: PolicyRecord | None
+    path: Path | str
 
 
 def load_policy(
@@ -58,7 +73,8 @@ def load_policy(
         ConfigError: When there is no such checkpoint, or it does not say enough.
         VagentError: When the checkpoint cannot be read.
     """
-    name, model, record = _load(find_checkpoint(checkpoint), policy, dtype)
+    source = find_source(checkpoint, policy)
+    name, record, model = source.name, source.record, build_model(source, dtype)
     renderer = Renderer.from_pretrained(name)
     model.requires_grad_(False).to(device)  # pyright: ignore
     if record is None:
@@ -94,7 +110,7 @@ def find_checkpoint(checkpoint: str | Path) -> Path | str:
     if str(checkpoint) in SHIPPED:
         return str(checkpoint)
     path = Path(checkpoint).expanduser()
-    if _is_checkpoint(path) or (path / "adapter_config.json").is_file():
+    if is_checkpoint(path) or (path / "adapter_config.json").is_file():
         return path
     if path.is_dir() and not (path / "config.json").is_file():
         return _last_checkpoint(path)
@@ -110,7 +126,7 @@ def find_checkpoint(checkpoint: str | Path) -> Path | str:
 def _last_checkpoint(folder: Path) -> Path:
     """The last checkpoint in a run's folder."""
     found = [*checkpoints_in(folder), *checkpoints_in(folder / "checkpoints")]
-    whole = [path for path in found if _is_checkpoint(path)]
+    whole = [path for path in found if is_checkpoint(path)]
     if not whole:
         raise ConfigError(
             f"{folder} holds neither a model (config.json) nor checkpoints (checkpoints/*.ckpt) "
@@ -121,94 +137,71 @@ def _last_checkpoint(folder: Path) -> Path:
     return last[0] if last else max(whole, key=lambda path: path.stat().st_mtime)
 
 
-def _is_checkpoint(path: Path) -> bool:
-    return path.is_file() or (path / DEEPSPEED_FILE).is_file()
-
-
-def _load(
-    source: Path | str, policy: str | None, dtype: str | None
-) -> tuple[str, PreTrainedModel, PolicyRecord | None]:
-    """The name of the model that the policy started from, the policy, and what is said of it."""
-    if isinstance(source, str):
+def find_source(checkpoint: str | Path, policy: str | None) -> Source:
+    """What there is of a policy, before any weight is read. The arguments are `load_policy`'s."""
+    path = find_checkpoint(checkpoint)
+    if isinstance(path, str):
         if policy is not None:
             raise ConfigError(
-                f"policy= is {policy!r}, but {source} is a model already; policy= says what a "
+                f"policy= is {policy!r}, but {path} is a model already; policy= says what a "
                 "checkpoint started from: leave it out"
             )
-        model = load_model(source, dtype=_dtype(dtype))
-        return source, model, _exported_record(checkpoint_path(source))
-    read = _read_checkpoint if _is_checkpoint(source) else _read_adapter
-    weights, record = read(source)
+        return Source(path, None, _exported_record(checkpoint_path(path)), path)
+    if is_checkpoint(path):
+        weights, record = open_checkpoint(path)
+    else:
+        weights, record = open_adapter(path), _exported_record(path)
     if record is not None:
-        policy, dtype = policy or record.policy, dtype or record.dtype
+        policy = policy or record.policy
     if policy is None:
         raise ConfigError(
-            f"{source} does not say which model it is of; name the one that its run started from "
+            f"{path} does not say which model it is of; name the one that its run started from "
             "(model.policy) as policy="
         )
-    model = load_model(policy, dtype=_dtype(dtype), lora=None if record is None else record.lora)
-    _fill(model, weights, source, policy)
-    return policy, model, record
+    return Source(policy, weights, record, path)
 
 
-def _fill(model: PreTrainedModel, weights: dict[str, Tensor], source: Path, name: str) -> None:
-    """Put a checkpoint's weights into the model that it started from."""
+def build_model(source: Source, dtype: str | None, *, meta: bool = False) -> PreTrainedModel:
+    """The model of a source.
+
+    Args:
+        source: Where its weights are.
+        dtype: As in `load_policy`.
+        meta: Build it on the meta device, without weights.
+
+    Raises:
+        ConfigError: When the weights are of another model.
+    """
+    if source.weights is None:
+        return load_model(source.name, dtype=type_of(dtype), meta=meta)
+    record = source.record
+    wanted = type_of(dtype or (None if record is None else record.dtype))
+    lora = None if record is None else record.lora
+    model = load_model(source.name, dtype=wanted, lora=lora, meta=meta)
     own = model.state_dict()
+    shapes = {name: torch.empty(s, device="meta") for name, s in source.weights.shapes.items()}
     if has_adapter(model):  # what it leaves as it was need not be saved
-        own, weights = (
-            {n: weight for n, weight in named.items() if "lora_" in n} for named in (own, weights)
-        )
-    if said := differences(weights, own):
+        own = {name: weight for name, weight in own.items() if "lora_" in name}
+        shapes = {name: shape for name, shape in shapes.items() if "lora_" in name}
+    if said := differences(shapes, own):
         raise ConfigError(
-            f"{source} is not of the model {name!r}: {said}. Give the model that its run started "
-            "from as policy="
+            f"{source.path} is not of the model {source.name!r}: {said}. Give the model that its "
+            "run started from as policy="
         )
-    model.load_state_dict(weights, strict=False)
+    if not meta:
+        for name, weight in source.weights.only(own.keys()):  # in place, one at a time
+            own[name].copy_(weight)
+    return model
 
 
-def _dtype(name: str | None) -> torch.dtype | None:
+def type_of(name: str | None) -> torch.dtype | None:
+    """The type of a name, such as ``bfloat16``."""
     if name is None:
         return None
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name not in known:
         raise ConfigError(f"dtype is {name!r}; give one of {', '.join(known)}")
     return known[name]
-
-
-# -------------------------------------------------------------------------- what is on the disk
-
-
-def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], PolicyRecord | None]:
-    file = path
-    if path.is_dir():
-        check_whole(path)
-        file = path / DEEPSPEED_FILE
-    try:  # memory-mapped: the critic and the optimizer's moments are not read
-        saved: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except UNREADABLE as error:
-        raise unreadable(path, error) from error
-    named = saved.get("state_dict") or saved.get("module") or {}
-    weights = {
-        name.removeprefix(_IN_CHECKPOINT): weight
-        for name, weight in named.items()
-        if name.startswith(_IN_CHECKPOINT)
-    }
-    if not weights:
-        raise ConfigError(
-            f"{path} holds no weights of a policy (no {_IN_CHECKPOINT}…); give a checkpoint that a "
-            "vagentrl run has saved"
-        )
-    record = saved.get("policy")
-    return weights, None if record is None else PolicyRecord.from_plain(record)
-
-
-def _read_adapter(folder: Path) -> tuple[dict[str, Tensor], PolicyRecord | None]:
-    saved = load_file(folder / ADAPTER_FILE)
-    weights = {
-        name.removeprefix(_IN_ADAPTER).replace(".weight", ".default.weight"): weight
-        for name, weight in saved.items()
-    }
-    return weights, _exported_record(folder)
 
 
 def _exported_record(folder: str | Path) -> PolicyRecord | None:

@@ -26,6 +26,8 @@ from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import WorkerPool, check_factory, class_name, traits
 from vagentrl.types import Observation, Reply, Trajectory, Turn
 
+DEFAULT_SAMPLING = Sampling(temperature=0.5)
+
 
 class Policy:
     """A model, its tokenizer and how it is asked for replies. See `load_policy`.
@@ -49,7 +51,7 @@ class Policy:
         model: PreTrainedModel,
         renderer: Renderer,
         *,
-        sampling: Sampling = Sampling(temperature=0.5),  # noqa: B008 (frozen)
+        sampling: Sampling = DEFAULT_SAMPLING,
         context: Context = FullHistory(),  # noqa: B008 (holds only settings)
         context_length: int | None = None,
         system_prompt: str | None = None,

@@ -23,6 +23,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule, agent_of
 from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.checks import check_choice, check_least
+from vagentrl.modules.fsdp2 import FSDP2
 from vagentrl.modules.rollouts import Rollouts, rollouts_of
 from vagentrl.rollout.report import Z_95
 
@@ -116,10 +117,11 @@ class EchoTrapMonitor(AgentCallback):
             self._forget()
         agent.actor_lr_scale = self._lr_scale  # a resumed run's may be lower
         if self.action == "roll_back":
-            if isinstance(trainer.strategy, DeepSpeedStrategy):
+            if isinstance(trainer.strategy, DeepSpeedStrategy | FSDP2):
                 raise ConfigError(
-                    "EchoTrapMonitor.action is roll_back, which cannot put back what DeepSpeed "
-                    "divides among processes; choose lower_lr or stop, or another strategy"
+                    "EchoTrapMonitor.action is roll_back, which cannot put back what "
+                    f"{type(trainer.strategy).__name__} divides among processes; "
+                    "choose lower_lr or stop, or another strategy"
                 )
             self._healthy = Snapshot(agent)
 

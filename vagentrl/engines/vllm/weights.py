@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+from vagentrl.models.sharded import gathered
 
 PLAIN = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of weights that are not quantised."""
@@ -59,21 +59,8 @@ def weights_of(
     """
     for name, parameter in parameters_of(policy):
         if only is None or name in only:
-            with _gathered(parameter) as weight:
+            with gathered(parameter) as weight:
                 yield name, weight
-
-
-@contextmanager
-def _gathered(parameter: nn.Parameter) -> Iterator[Tensor]:
-    if isinstance(parameter, DTensor):
-        yield parameter.detach().full_tensor()  # pyright: ignore
-    elif hasattr(parameter, "ds_id"):  # set by DeepSpeed on parameters that ZeRO-3 partitions
-        from deepspeed.runtime.zero import GatheredParameters  # pyright: ignore
-
-        with GatheredParameters([parameter]):
-            yield parameter.detach()
-    else:
-        yield parameter.detach()
 
 
 def load_weights(worker: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
