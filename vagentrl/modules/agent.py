@@ -46,6 +46,7 @@ from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.trainer_checks import check_data, check_trainer
+from vagentrl.modules.unused_weights import touch
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -339,7 +340,7 @@ class AgentModule(LightningModule):
         loss = torch.stack([*terms.values()]).sum()
         self._report({**terms, "loss": loss}, weight=1)
         if isinstance(self.trainer.strategy, DDPStrategy):
-            loss = loss + self._nothing()
+            loss = touch(loss, self._stepped())
         return loss
 
     def loss_terms(self, batch: TrainBatch) -> dict[str, Tensor]:
@@ -357,18 +358,17 @@ class AgentModule(LightningModule):
             terms["value_loss"] = self.value_coef * self._value_loss(states, batch)
         return terms
 
-    def _nothing(self) -> Tensor:
-        """A zero loss that touches every trainable weight.
+    def _stepped(self) -> Iterator[Tensor]:
+        """The weights that need a gradient of every micro-batch, if only 0.
 
-        DDP needs a gradient for each weight, even where a loss is skipped or no row shows an image.
+        DDP needs one for each weight, even where a loss is skipped or no row shows an image.
         DeepSpeed needs gradients for the same weights on every rank, and steps all that have one.
         """
         resting = (
             self.actor.parameters() if self._deepspeed and not self.current.actor_learns else ()
         )
         left_out = set(map(id, resting))
-        learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
-        return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
+        return (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
 
     def _policy_terms(self, states: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)
