@@ -219,7 +219,11 @@ class AgentModule(LightningModule):
                 " and ".join(half),
             )
         critic = {} if self.critic is None else {"critic": self.critic}
-        return self.optimizer_settings.build({"actor": self.actor, **critic})
+        modules, strategy = {"actor": self.actor, **critic}, self.trainer.strategy
+        if deepspeed.offloads(strategy):
+            return self.optimizer_settings.build(modules, kind=deepspeed.cpu_adam)
+        fused = self.optimizer_settings.is_fused(strategy.root_device, self.trainer.precision)
+        return self.optimizer_settings.build(modules, fused=fused)
 
     @property
     def current(self) -> Iteration:
