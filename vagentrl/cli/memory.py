@@ -29,10 +29,12 @@ class Shards:
     Attributes:
         devices: How many there are.
         stage: 1 shares the optimizer's moments, 2 the gradients too, 3 also the weights.
+        offloads: Whether the optimizer's states are in main memory.
     """
 
     devices: int = 1
     stage: int = 0
+    offloads: bool = False
 
     @classmethod
     def of(cls, strategy: Any, devices: Any, nodes: int) -> Shards:
@@ -51,7 +53,11 @@ class Shards:
         name = strategy if isinstance(strategy, str) else strategy["class_path"]
         if "deepspeed" in name.lower():
             numbers = [int(part) for part in name.split("_") if part.isdigit()]
-            return cls(count * nodes, settings.get("stage") or (numbers or [2])[0])
+            stage = settings.get("stage") or (numbers or [2])[0]
+            config = settings.get("config")
+            chosen = config.get("zero_optimization", {}) if isinstance(config, dict) else settings
+            offloads = name.lower().endswith("_offload") or bool(chosen.get("offload_optimizer"))
+            return cls(count * nodes, stage, offloads)
         sharded = "fsdp" in name.lower() or "modelparallel" in name.lower()
         return cls(count * nodes, 3 if sharded else 0)
 
@@ -69,21 +75,28 @@ class Item:
         size: Bytes.
         how: How that was reckoned.
         when: The phase of an iteration in which it is there: ``learn``, ``sample`` or ``always``.
+        on_host: Whether it is in main memory, for each device.
     """
 
     name: str
     size: float
     how: str
     when: Literal["learn", "sample", "always"] = "always"
+    on_host: bool = False
 
 
 def table(items: Sequence[Item]) -> str:
     """The items, and what they come to in each phase."""
+    held = [item for item in items if not item.on_host]
+    offloaded = [item for item in items if item.on_host]
     lines = [f"{'on each device':<24}{'GiB':>9}"]
-    lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in items]
+    lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in held]
     for phase, name in (("learn", "while learning"), ("sample", "while sampling")):
-        total = sum(item.size for item in items if item.when in (phase, "always"))
+        total = sum(item.size for item in held if item.when in (phase, "always"))
         lines.append(f"{name:<24}{total / GIB:>9.2f}")
+    if offloaded:
+        lines.append("in main memory, for each device")
+        lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in offloaded]
     return "\n".join(lines)
 
 
@@ -103,17 +116,12 @@ def memory_plan(agent: AgentModule, data: RolloutDataModule, shards: Shards) -> 
     for name, module in agent.named_children():
         yield _weights(name, module, shards)
         if any(p.requires_grad for p in module.parameters()):
-            yield _training(name, module, shards)
+            yield from _training(name, module, shards)
     bytes_each = policy.dtype.itemsize
-    tokens = data.micro_batch_size * length
+    tokens, what = _pass(data, length)
     held = activations(config, agent.gradient_checkpointing) * tokens * bytes_each
     checkpointed = ", checkpointed" if agent.gradient_checkpointing else ""
-    yield Item(
-        "activations",
-        held,
-        f"of {data.micro_batch_size} rows of up to {length:,} tokens{checkpointed}",
-        "learn",
-    )
+    yield Item("activations", held, f"of {what}{checkpointed}", "learn")
     logits = min(LOGITS_PER_CHUNK, tokens * config.vocab_size) * 4
     yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
     cache = kv_bytes_per_token(config, bytes_each) * length
@@ -156,18 +164,34 @@ def _weights(name: str, module: nn.Module, shards: Shards) -> Item:
     return Item(name, size * shards.share(3), f"{count:,} parameters")
 
 
-def _training(name: str, module: nn.Module, shards: Shards) -> Item:
+def _pass(data: RolloutDataModule, length: int) -> tuple[int, str]:
+    """The most tokens in a forward and backward pass, and how that was reckoned."""
+    if data.micro_batch_tokens is None:
+        rows = data.micro_batch_size or 1
+        return rows * length, f"{rows} rows of up to {length:,} tokens"
+    if data.micro_batch_tokens < length:
+        return length, f"one row of up to {length:,} tokens, more than micro_batch_tokens"
+    return data.micro_batch_tokens, f"up to {data.micro_batch_tokens:,} tokens"
+
+
+def _training(name: str, module: nn.Module, shards: Shards) -> Iterator[Item]:
     learning = [p for p in module.parameters() if p.requires_grad]
     count = sum(p.numel() for p in learning)
     gradients = sum(p.nbytes for p in learning) * shards.share(2)
+    shared = f", ZeRO-{shards.stage} over {shards.devices} devices" if shards.stage else ""
+    if shards.offloads:
+        # DeepSpeed keeps weights, their gradients and both moments there, all in float32
+        yield Item(f"{name}, to learn", gradients, f"gradients of {count:,}{shared}")
+        offloaded = 16 * count * shards.share(1)
+        how = f"float32 weights, gradients and Adam's moments of {count:,}{shared}"
+        yield Item(f"{name}, offloaded", offloaded, how, on_host=True)
+        return
     # DeepSpeed keeps weights in float32 beside those in half precision; AdamW does not
     master = 4 * count if shards.stage and learning[0].dtype != torch.float32 else 0
     each = 4 if shards.stage else learning[0].element_size()
     moments = (2 * each * count + master) * shards.share(1)
     how = f"gradients and Adam's moments{' and float32 weights' * bool(master)} of {count:,}"
-    if shards.stage:
-        how += f", ZeRO-{shards.stage} over {shards.devices} devices"
-    return Item(f"{name}, to learn", gradients + moments, how)
+    yield Item(f"{name}, to learn", gradients + moments, how + shared)
 
 
 def _vllm(policy: nn.Module, engine: VLLMEngine, cache: int) -> Iterator[Item]:
