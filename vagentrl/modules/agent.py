@@ -78,6 +78,9 @@ class AgentModule(LightningModule):
         lora: Train LoRA adapters of actor and critic instead of their full weights. The reference
             is then the actor without its adapter, and a checkpoint holds no frozen weights.
         score_batch_size: Rows in one forward pass without gradients.
+        attn_implementation: How the language models and vision towers of actor, critic and
+            reference compute attention, as transformers names it (``sdpa``,
+            ``flash_attention_2``, …). None: as transformers chooses.
     """
 
     actor: ActorModule
@@ -101,6 +104,7 @@ class AgentModule(LightningModule):
         freeze_vision: bool = False,
         lora: LoRA | None = None,
         score_batch_size: int = 32,
+        attn_implementation: str | None = None,
     ) -> None:
         super().__init__()
         self.policy_name = policy
@@ -118,6 +122,7 @@ class AgentModule(LightningModule):
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
+        self.attn_implementation = attn_implementation
         self.iteration = 0  # completed iterations
         self.first_iteration = 0  # where this trainer started; an earlier one may have trained it
         self.warmup = Warmup()
@@ -207,6 +212,7 @@ class AgentModule(LightningModule):
             freeze_vision=self.freeze_vision,
             lora=self.lora,
             meta=meta,
+            attn_implementation=self.attn_implementation,
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
