@@ -18,28 +18,25 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, level
+from vagentrl.rollout.micro_batches import (
+    Part,
+    by_rows,
+    by_tokens,
+    empty_share,
+    padded,
+    passes_for,
+)
 
 STEPS = 50
 """Simulated optimizer steps of each line."""
 
 
-def seconds(shares: Sequence[Sequence[Part]], lengths: Sequence[int]) -> tuple[float, float]:
-    """The time of a step if ranks wait once a step, and if they wait after every pass."""
-    passes = [
-        [len(part) * lengths[part[-1]] if part else lengths[0] for part in share]
-        for share in shares
-    ]
-    return max(map(sum, passes)), sum(map(max, zip(*passes, strict=True)))
-
-
-def ratios(lengths: Sequence[int], shares: Sequence[list[Part]]) -> tuple[float, float, float]:
+def ratios(lengths: Sequence[int], shares: list[list[Part]]) -> tuple[float, float, float]:
     """Both times as multiples of the ideal one, and the share of fillers."""
-    count = max(map(len, shares))
-    levelled = [level(share, count) for share in shares]
+    passes = [[padded(part, lengths) for part in share] for share in shares]
     ideal = sum(lengths) / len(shares)
-    step, each = seconds(levelled, lengths)
-    return step / ideal, each / ideal, empty_share(levelled)
+    step, each = max(map(sum, passes)), sum(map(max, zip(*passes, strict=True)))
+    return step / ideal, each / ideal, empty_share([shares])
 
 
 def main() -> None:
@@ -66,8 +63,10 @@ def main() -> None:
                 turns = (draw.randint(1, settings.turns) for _ in range(count))
                 lengths = sorted(settings.prompt + settings.turn_tokens * turn for turn in turns)
                 passes = -(-count // (rows * ranks))
+                budget = rows * longest
+                wanted = passes_for(lengths, budget, ranks)
                 by_row = by_rows(count, passes, ranks)
-                by_token = by_tokens(lengths, rows * longest, ranks)
+                by_token = by_tokens(lengths, budget, wanted, ranks)
                 found.append((*ratios(lengths, by_row), *ratios(lengths, by_token)))
             means = [statistics.mean(column) for column in zip(*found, strict=True)]
             line = "".join(

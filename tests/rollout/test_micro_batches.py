@@ -5,54 +5,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rollout.test_loader import loader, minibatches, rows_of, weights_of
-from vagentrl.rollout.micro_batches import by_rows, by_tokens, empty_share, level
+from vagentrl.rollout.micro_batches import by_rows, by_tokens, empty_share, padded, passes_for
 
 sorted_lengths = st.lists(st.integers(1, 200), min_size=1, max_size=60).map(sorted)
 
 
-def test_rows_are_dealt_by_their_tokens_by_hand():
-    # 9 to the first rank, 8 to the second, 5 to the second (8 < 9), 4 to the first, 3 to either:
-    # both have 13 by then, and the first is taken. A budget of 10 holds 3 and 4 (2 x 4), no more.
-    lengths = [3, 4, 5, 8, 9]
-    assert by_tokens(lengths, 10, 2) == [[[0, 1], [4]], [[2], [3]]]
+def test_rows_are_divided_by_their_tokens_by_hand():
+    # A budget of 12 holds 4 rows of 3 (12), 2 of 6 (12), and 10 alone: 3 parts, 2 for each of 2
+    # ranks, so one is missing. With a budget of 10 there are 4: 3 of 3 (9), 3 and 6 take 12 > 10.
+    lengths = [3, 3, 3, 3, 6, 6, 10]
+    assert passes_for(lengths, 12, 1) == 3
+    assert passes_for(lengths, 12, 2) == 2
+    # 12 tokens of two rows of 6 to the first rank, 12 of four rows of 3 to the second, 10 to it;
+    # the fourth part is made by halving the one with the most rows: 6 and 6
+    assert by_tokens(lengths, 12, 2, 2) == [[[4, 5], [2, 3]], [[6], [0, 1]]]
+
+
+def test_parts_are_evened_out_where_the_budget_leaves_room():
+    # 5 rows of 10: a budget of 40 would make parts of 4 and 1, and 30 is enough for two
+    assert by_tokens([10] * 5, 40, 2, 1) == [[[0, 1, 2], [3, 4]]]
 
 
 def test_a_row_beyond_the_budget_is_a_part_of_its_own():
-    assert by_tokens([2, 3, 50, 60], 6, 1) == [[[0, 1], [2], [3]]]
+    assert passes_for([2, 3, 50, 60], 6, 1) == 3
+    assert by_tokens([2, 3, 50, 60], 6, 3, 1) == [[[3], [2], [0, 1]]]
 
 
 def test_the_budget_counts_padding():
     # 2 + 5 tokens, but 2 rows of 5 columns
-    assert by_tokens([2, 5], 9, 1) == [[[0], [1]]]
-    assert by_tokens([2, 5], 10, 1) == [[[0, 1]]]
+    assert passes_for([2, 5], 9, 1) == 2
+    assert passes_for([2, 5], 10, 1) == 1
 
 
-def test_a_rank_with_fewer_parts_halves_its_largest_and_then_fills_up():
-    assert level([[0, 1, 2], [3]], 3) == [[0], [1, 2], [3]]
-    assert level([[0, 1, 2], [3]], 6) == [[0], [1], [2], [3], [], []]
-    assert level([], 2) == [[], []]
-    assert empty_share([[[0], []], [[1], [2]]]) == 0.25
+def test_where_rows_are_too_few_empty_parts_fill_up():
+    assert by_tokens([4, 7], 100, 2, 2) == [[[1], []], [[0], []]]
+    assert empty_share([[[[0], []], [[1], [2]]]]) == 0.25
+
+
+@given(sorted_lengths, st.integers(1, 500), st.integers(1, 5), st.integers(0, 3))
+def test_every_row_is_dealt_once_within_the_budget(
+    lengths: list[int], budget: int, ranks: int, more: int
+):
+    passes = passes_for(lengths, budget, ranks) + more
+    shares = by_tokens(lengths, budget, passes, ranks)
+    assert [len(share) for share in shares] == [passes] * ranks
+    parts = [part for share in shares for part in share if part]
+    assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
+    for part in parts:
+        assert part == list(range(part[0], part[-1] + 1))  # rows of like length
+        assert len(part) == 1 or padded(part, lengths) <= budget
 
 
 @given(sorted_lengths, st.integers(1, 500), st.integers(1, 5))
-def test_every_row_is_dealt_once_within_the_budget(lengths: list[int], budget: int, ranks: int):
-    shares = by_tokens(lengths, budget, ranks)
-    assert len(shares) == ranks
-    parts = [part for share in shares for part in share]
-    assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
-    for part in parts:
-        longest = max(lengths[place] for place in part)
-        assert len(part) == 1 or len(part) * longest <= budget
-
-
-@given(sorted_lengths, st.integers(1, 5))
-def test_no_rank_has_more_tokens_than_the_mean_and_a_row(lengths: list[int], ranks: int):
-    loads = [
-        sum(lengths[place] for part in share for place in part)
-        for share in by_tokens(lengths, 1000, ranks)
-    ]
-    assert max(loads) <= sum(lengths) / ranks + max(lengths)
-    assert max(loads) - min(loads) <= max(lengths)
+def test_a_rank_has_its_longest_part_first(lengths: list[int], budget: int, ranks: int):
+    for share in by_tokens(lengths, budget, passes_for(lengths, budget, ranks), ranks):
+        sizes = [padded(part, lengths) for part in share]
+        assert sizes == sorted(sizes, reverse=True)
 
 
 @given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 5))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.losses import Aggregation, trajectory_lengths
-from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, level
+from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, passes_for
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
@@ -76,15 +76,14 @@ class MinibatchLoader:
             assert micro_batch_size is not None
             largest = max(map(len, self._minibatches))
             self.accumulate = -(-largest // (micro_batch_size * ranks))
-            divided = [by_rows(len(rows), self.accumulate, ranks) for rows in self._minibatches]
+            self._parts = [by_rows(len(rows), self.accumulate, ranks) for rows in self._minibatches]
         else:
-            divided = [
-                by_tokens(lengths[rows].tolist(), micro_batch_tokens, ranks)
-                for rows in self._minibatches
+            sizes = [lengths[rows].tolist() for rows in self._minibatches]
+            self.accumulate = max(passes_for(size, micro_batch_tokens, ranks) for size in sizes)
+            self._parts = [
+                by_tokens(size, micro_batch_tokens, self.accumulate, ranks) for size in sizes
             ]
-            self.accumulate = max(len(parts) for shares in divided for parts in shares)
-        self._parts = [[level(parts, self.accumulate) for parts in shares] for shares in divided]
-        self.fillers = empty_share([parts for shares in self._parts for parts in shares])
+        self.fillers = empty_share(self._parts)
 
     def _shuffled(self, passes: int, seed: int) -> Iterator[Tensor]:
         """The rows of each minibatch, pass after pass."""
