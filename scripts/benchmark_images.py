@@ -5,8 +5,8 @@
 
 The first two lines are of the prompts of one episode, in which every turn shows all pictures so
 far: telling the pictures apart, and joining their patches too, as an engine without a cache of its
-own needs them. The others encode a batch of more pictures than the encoder's cache holds, which were
-all encoded while they were played, and encode it again. Pictures are noise.
+own needs them. The others encode a batch of more pictures than the encoder's cache holds, which
+were all encoded while they were played, and encode it again. Pictures are noise.
 """
 
 from __future__ import annotations
