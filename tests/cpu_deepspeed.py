@@ -34,8 +34,10 @@ SETTINGS = (
 class CPUDeepSpeed(DeepSpeedStrategy):
     """ZeRO in processes that talk by gloo."""
 
-    def __init__(self, stage: int = 2) -> None:
-        super().__init__(stage=stage, process_group_backend="gloo")
+    def __init__(self, stage: int = 2, offload_optimizer: bool = False) -> None:
+        super().__init__(
+            stage=stage, offload_optimizer=offload_optimizer, process_group_backend="gloo"
+        )
 
     def setup_environment(self) -> None:
         DDPStrategy.setup_environment(self)  # pyright: ignore

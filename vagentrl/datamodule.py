@@ -46,6 +46,9 @@ from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 
 log = logging.getLogger(__name__)
 
+ROWS_IN_A_PASS = 8
+"""`micro_batch_size`, where no budget of tokens is given either."""
+
 
 class RolloutDataModule(Rollouts):
     """Plays episodes with the current policy and serves them as minibatches.
@@ -68,7 +71,10 @@ class RolloutDataModule(Rollouts):
         filter: Chooses the groups to learn from.
         minibatch_size: Rows in one optimizer step, over all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; changes memory and speed
-            only.
+            only. None: 8, unless `micro_batch_tokens` is given.
+        micro_batch_tokens: Instead of a number of rows, the most tokens in one forward and backward
+            pass of a rank, padding included; a longer row is read alone. Rows are then divided
+            among ranks by their tokens. Changes memory and speed only.
         passes: Passes over a collected batch (k; 1 is fully online).
         val_envs: Additional environments to evaluate on, by name.
         val_episodes: Episodes of each environment in a validation, and in a test. They start from
@@ -100,7 +106,8 @@ class RolloutDataModule(Rollouts):
         at_limit: AtLimit = "end",
         filter: GroupFilter = KeepAll(),  # noqa: B008 (frozen)
         minibatch_size: int = 32,
-        micro_batch_size: int = 8,
+        micro_batch_size: int | None = None,
+        micro_batch_tokens: int | None = None,
         passes: int = 1,
         val_envs: dict[str, Callable[[], Environment]] | None = None,
         val_episodes: int = 256,
@@ -129,7 +136,9 @@ class RolloutDataModule(Rollouts):
         self.at_limit = at_limit
         self.filter = filter
         self.minibatch_size = minibatch_size
-        self.micro_batch_size = micro_batch_size
+        rows = ROWS_IN_A_PASS if micro_batch_tokens is None else None
+        self.micro_batch_size = rows if micro_batch_size is None else micro_batch_size
+        self.micro_batch_tokens = micro_batch_tokens
         self.passes = passes
         self.val_episodes = val_episodes
         check_kind("data.sampling", sampling, Sampling)
@@ -274,6 +283,7 @@ class RolloutDataModule(Rollouts):
             agent.aggregation,
             minibatch_size=self.minibatch_size,
             micro_batch_size=self.micro_batch_size,
+            micro_batch_tokens=self.micro_batch_tokens,
             passes=self.passes,
             seed=mix(self.seed, iteration.number, 1),
             part=iteration.part,
@@ -281,6 +291,7 @@ class RolloutDataModule(Rollouts):
             rank=ranks.rank(),
         )
         self.assessed = loader.whole
+        self.report["train/fillers"] = loader.fillers
         return loader
 
     def _collect(self, agent: AgentModule) -> list[Trajectory]:

@@ -17,13 +17,27 @@ from vagentrl.cli.memory import (
 )
 
 
+def zero(**settings: Any) -> dict[str, Any]:
+    return {"class_path": "lightning.pytorch.strategies.DeepSpeedStrategy", "init_args": settings}
+
+
 @pytest.mark.parametrize(
     ("strategy", "devices", "nodes", "wanted"),
     [
         ("auto", "auto", 1, Shards(1, 0)),
         ("ddp", 4, 2, Shards(8, 0)),
         ("deepspeed", 2, 1, Shards(2, 2)),  # Lightning's default stage
-        ("deepspeed_stage_3_offload", [0, 1], 1, Shards(2, 3)),
+        ("deepspeed_stage_3_offload", [0, 1], 1, Shards(2, 3, offloads=True)),
+        ("deepspeed_stage_2_offload", 1, 1, Shards(1, 2, offloads=True)),
+        (zero(stage=1, offload_optimizer=True), 2, 1, Shards(2, 1, offloads=True)),
+        (zero(offload_optimizer=False), 2, 1, Shards(2, 2)),
+        (
+            zero(config={"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}),
+            1,
+            1,
+            Shards(1, 2, offloads=True),
+        ),
+        (zero(config="settings.json"), 1, 1, Shards(1, 2)),
         ({"class_path": "x.DeepSpeedStrategy", "init_args": {"stage": 1}}, 4, 1, Shards(4, 1)),
         ("fsdp", -1, 1, Shards(1, 3)),
     ],
@@ -103,10 +117,41 @@ def test_a_phase_counts_what_is_there_in_it():
     assert [line.split()[-1] for line in lines[-2:]] == ["5.00", "3.00"]
 
 
-def plan(*engine: str) -> dict[str, Item]:
-    run = runs.prepare(*engine)
+def test_what_is_in_main_memory_is_told_apart():
+    items = [
+        Item("weights", 2 * GIB, "all"),
+        Item("moments", 9 * GIB, "all", on_host=True),
+        Item("activations", 3 * GIB, "these", "learn"),
+    ]
+    lines = table(items).splitlines()
+    at = lines.index("in main memory, for each device")
+    assert [line.split()[-1] for line in lines[at - 2 : at]] == ["5.00", "2.00"]
+    assert [line.split() for line in lines[at + 1 :]] == [["moments", "9.00", "all"]]
+
+
+def plan(*settings: str, shards: Shards = Shards()) -> dict[str, Item]:  # noqa: B008 (frozen)
+    run = runs.prepare(*settings)
     run.model.build(banned_ids=frozenset(), meta=True)
-    return {item.name: item for item in memory_plan(run.model, run.datamodule, Shards())}
+    return {item.name: item for item in memory_plan(run.model, run.datamodule, shards)}
+
+
+def test_an_offloaded_optimizer_takes_main_memory_and_no_device():
+    kept, moved = plan(shards=Shards(2, 2)), plan(shards=Shards(2, 2, offloads=True))
+    weights = kept["actor"].size  # float32: 4 bytes a number, and 4 of its gradient
+    assert kept["actor, to learn"].size == (4 + 8) / 4 * weights / 2
+    assert moved["actor, to learn"].size == weights / 2
+    assert moved["actor, offloaded"].on_host
+    assert moved["actor, offloaded"].size == 16 / 4 * weights / 2
+
+
+def test_activations_are_those_of_the_largest_pass():
+    def held(*settings: str) -> float:
+        return plan("--data.context_length=100", *settings)["activations"].size
+
+    by_rows = held("--data.micro_batch_size=3")  # 300 tokens
+    tokens = "--data.micro_batch_size=null"
+    assert held(tokens, "--data.micro_batch_tokens=600") == 2 * by_rows
+    assert 3 * held(tokens, "--data.micro_batch_tokens=50") == by_rows  # a row is read whole
 
 
 def test_an_engine_that_samples_from_a_copy_holds_the_weights_twice():

@@ -20,6 +20,7 @@ from vagentrl.types import Trajectory
 
 LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
 GROUP_RELATIVE = "--model.advantage=GroupRelative"
+BY_TOKENS = "--data.micro_batch_size=null"  # the toy run counts rows
 
 CASES: dict[str, tuple[str, ...]] = {
     "critic": (
@@ -36,6 +37,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "continuations": (
         "--model.advantage=VineTurn", "--model.advantage.every=1", LUCKY,
         "--data.env.init_args.turn_limit=4",
+    ),
+    "tokens": (
+        GROUP_RELATIVE, LUCKY, "--data.env.init_args.turn_limit=4", BY_TOKENS,
+        "--data.micro_batch_tokens=150",
     ),
     "no group": ("--data.filter=DynamicSampling", "--data.env.init_args.turn_limit=1"),
     "watched": (

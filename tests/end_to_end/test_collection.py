@@ -166,6 +166,11 @@ def test_an_episode_of_400_turns_costs_no_more_than_a_short_one(run_dir: Path):
     [
         (["--data.filter=TopFraction", "--data.group_size=1"], "data.group_size is 1 and data.fil"),
         (["--data.filter=Nucleus", "--data.turns=2"], "data.turns is 2 and data.filter is Nucleus"),
+        (["--data.micro_batch_tokens=64"], "a pass is limited by its tokens or by its rows"),
+        (
+            ["--data.micro_batch_size=null", "--data.micro_batch_tokens=0"],
+            "data.micro_batch_tokens is 0; it must be at least 1",
+        ),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused_at_once(

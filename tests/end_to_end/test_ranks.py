@@ -43,6 +43,12 @@ def test_two_ranks_play_and_learn_what_one_process_would(
         assert_same(results[case], alone)
 
 
+def test_a_budget_of_tokens_changes_nothing_that_is_learned(run_dir: Path):
+    tokens, rows = rank.fit("tokens"), rank.fit("tokens", "--data.micro_batch_tokens=null")
+    assert tokens["played"] == rows["played"]
+    torch.testing.assert_close(tokens["weights"], rows["weights"])
+
+
 def test_two_ranks_of_deepspeed_learn_what_one_process_would(
     together: list[dict[str, Any]], run_dir: Path
 ):

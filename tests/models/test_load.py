@@ -1,3 +1,4 @@
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,23 @@ def test_a_model_that_changes_its_logits_after_the_head_is_refused(
     config.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=f"changes its logits after the head \\({setting}"):
         load_model(str(tmp_path), meta=True)
+
+
+@pytest.mark.parametrize("how", ["eager", "sdpa"])
+def test_attention_is_computed_as_asked_in_both_towers(how: str, folders: dict[bool, str]):
+    policy = load_model(folders[True], attn_implementation=how)
+    towers = [policy.get_submodule("model.visual"), policy.get_submodule("model.language_model")]
+    assert [tower.config._attn_implementation for tower in towers] == [how, how]  # pyright: ignore
+
+
+@pytest.mark.parametrize("how", ["flash_attention_2", "nonsense"])
+def test_attention_that_is_not_there_is_refused_by_its_name(how: str, folders: dict[bool, str]):
+    if how == "flash_attention_2" and find_spec("flash_attn"):
+        pytest.skip("flash-attn is installed")
+    with pytest.raises(ConfigError, match=how):
+        load_model(folders[False], attn_implementation=how)
+
+
+def test_a_dry_run_needs_no_kernels(folders: dict[bool, str]):
+    policy = load_model(folders[False], attn_implementation="flash_attention_2", meta=True)
+    assert policy.device.type == "meta"

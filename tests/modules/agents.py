@@ -1,6 +1,7 @@
 """An `AgentModule` on a bench: its own loss, without a trainer that runs it."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ Gradients = dict[str, Tensor]
 class Bench:
     """Stands for the trainer, as far as the loss looks at it."""
 
-    strategy = None
+    strategy: Any = SimpleNamespace(root_device=torch.device("cpu"))
+    precision = "32-true"
 
     def __init__(self, callbacks: Sequence[AgentCallback], accumulate: int) -> None:
         self.callbacks = callbacks

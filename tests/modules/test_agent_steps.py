@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from tests.modules.agents import (
@@ -139,16 +140,24 @@ def test_losses_are_averaged_over_ranks_and_over_an_iteration():
         assert how == {"on_step": False, "on_epoch": True, "sync_dist": True}
 
 
-def test_a_loss_of_nothing_is_0_and_gives_every_weight_that_learns_a_gradient_of_0():
+def test_every_weight_that_learns_needs_a_gradient_of_a_micro_batch():
     agent = BenchAgent()
     still = freeze_one(agent.actor)
-    loss = agent._nothing()
-    assert float(loss.detach()) == 0
-    loss.backward()
-    assert still.grad is None
     learning = [p for p in agent.parameters() if p.requires_grad]
-    assert len(learning) > 1
-    assert all(p.grad is not None and not p.grad.any() for p in learning)
+    assert len(learning) > 1 and all(p is not still for p in learning)
+    assert list(map(id, agent._stepped())) == list(map(id, learning))
+
+
+def test_under_ddp_a_loss_gives_every_weight_a_gradient_and_the_actor_rests(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    agent = BenchAgent()
+    agent.warmup = Warmup(1)
+    agent.loss(small_minibatch()).backward()
+    assert all(p.grad is None for p in agent.actor.parameters())
+    monkeypatch.setattr(agent.trainer, "strategy", DDPStrategy())
+    agent.loss(small_minibatch()).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in agent.actor.parameters())
 
 
 def test_under_deepspeed_a_resting_actor_gets_no_gradient_at_all(monkeypatch: pytest.MonkeyPatch):
@@ -156,12 +165,9 @@ def test_under_deepspeed_a_resting_actor_gets_no_gradient_at_all(monkeypatch: py
     agent = BenchAgent()
     assert agent.critic is not None
     agent.warmup = Warmup(1)
-    agent._nothing().backward()
-    assert all(p.grad is None for p in agent.actor.parameters())
-    assert all(p.grad is not None for p in agent.critic.parameters())
+    assert set(map(id, agent._stepped())) == set(map(id, agent.critic.parameters()))
     agent.warmup = Warmup(0)
-    agent._nothing().backward()
-    assert all(p.grad is not None for p in agent.actor.parameters())
+    assert set(map(id, agent._stepped())) == set(map(id, agent.parameters()))
 
 
 def test_a_shared_critic_that_warms_up_alone_moves_no_weight_of_the_actor():

@@ -60,7 +60,13 @@ def learned_from(agent: BenchAgent, rollout: RolloutBatch) -> tuple[Scores, Cred
 
 
 def serve(
-    agent: BenchAgent, images: bool, mode: str, *, minibatch_size: int, micro_batch_size: int
+    agent: BenchAgent,
+    images: bool,
+    mode: str,
+    *,
+    minibatch_size: int,
+    micro_batch_size: int | None = None,
+    micro_batch_tokens: int | None = None,
 ) -> list[list[TrainBatch]]:
     """Minibatches as micro-batches; the same rows whatever the micro-batch size."""
     torch.manual_seed(0)
@@ -71,6 +77,7 @@ def serve(
         Aggregation(mode),  # pyright: ignore
         minibatch_size=minibatch_size,
         micro_batch_size=micro_batch_size,
+        micro_batch_tokens=micro_batch_tokens,
         passes=1,
         seed=3,
     )
@@ -89,17 +96,19 @@ def whole(images: bool, mode: str) -> tuple[BenchAgent, TrainBatch]:
 def test_micro_batches_add_up_to_the_minibatch(images: bool, mode: str):
     agent = agent_of(images)
 
-    def gradients(micro_batch_size: int) -> list[Gradients]:
+    def gradients(**limits: int) -> list[Gradients]:
         # 7 rows make minibatches of 4 and 3: one by one, the second is filled up
-        served = serve(agent, images, mode, minibatch_size=4, micro_batch_size=micro_batch_size)
+        served = serve(agent, images, mode, minibatch_size=4, **limits)
         agent.trainer.accumulate_grad_batches = len(served[0])
         return [agent.gradients(parts) for parts in served]
 
-    wanted = gradients(4)
+    wanted = gradients(micro_batch_size=4)
     assert len(wanted) == 2
     assert all(gradient.any() for gradient in wanted[0].values())
     for micro_batch_size in (1, 3):
-        torch.testing.assert_close(gradients(micro_batch_size), wanted)
+        torch.testing.assert_close(gradients(micro_batch_size=micro_batch_size), wanted)
+    for micro_batch_tokens in (1, 150):
+        torch.testing.assert_close(gradients(micro_batch_tokens=micro_batch_tokens), wanted)
 
 
 @text_and_images

@@ -3,9 +3,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from tests import toy
 from vagentrl.contexts import Context, FullHistory, Window
+from vagentrl.errors import EnvError
+from vagentrl.pictures import digest
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.types import Observation
@@ -125,3 +128,14 @@ def test_rows_hold_every_reply_once_in_the_context_it_was_sampled_in(
     if images:
         assert rows.vision is not None
         toy.renderer(True).check_images(rows.input_ids.flatten().tolist(), rows.vision)
+
+
+def test_a_picture_that_is_painted_over_is_not_shown_again():
+    conversation = Conversation(toy.renderer(images=True), FullHistory(), SYSTEM)
+    canvas = Image.new("RGB", (28, 28), "red")
+    conversation.ask(Observation("<image>", (canvas,)))
+    digest(canvas)  # as an engine does to sample the reply
+    conversation.reply(toy.encode_reply(ANSWER))
+    canvas.paste("blue", (0, 0, 28, 28))
+    with pytest.raises(EnvError, match="changed a picture that it had shown before"):
+        conversation.ask(Observation("<image>", (canvas,)))

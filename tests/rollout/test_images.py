@@ -74,6 +74,26 @@ def test_the_cache_forgets_the_least_recently_used():
     assert processed == [[RED], [BLUE], [black], [BLUE]]
 
 
+def test_a_batch_larger_than_the_cache_encodes_only_what_is_not_in_it():
+    processed = []
+
+    class Recording(Qwen2VLImageProcessorPil):
+        def preprocess(self, images, **kwargs):
+            processed.append(images)
+            return super().preprocess(images, **kwargs)
+
+    played = [Image.new("RGB", (84, 84), (shade, 0, 0)) for shade in range(5)]
+    encoder = ImageEncoder(Recording(), cache_mb=0.4)  # two images fit
+    for image in played:
+        encoder.encode([image])
+    processed.clear()
+    vision = encoder.encode_rows([[image] for image in played])
+    assert processed == [[image] for image in played[:3]]  # the last two are known
+    assert vision.rows == ((0,), (1,), (2,), (3,), (4,))
+    wanted = encoder.processor(images=played, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(vision.pixel_values, wanted, rtol=0, atol=0)
+
+
 def test_no_image_at_all_is_an_error():
     with pytest.raises(ShapeError, match="no image to encode"):
         image_encoder().encode_rows([[], []])

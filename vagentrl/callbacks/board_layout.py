@@ -117,6 +117,7 @@ BOARDS: dict[str, tuple[Chart, ...]] = {
         Chart("seconds of each stage", ("time/.*",)),
         Chart("tokens per second", ("rollout/tokens_per_s",)),
         Chart("sampled tokens", ("rollout/(sampled|continuation)_tokens",)),
+        Chart("passes that only fill up", ("train/fillers",)),
     ),
 }
 """The charts of each board. They are the same in every run: TensorBoard merges the layouts of all

@@ -31,10 +31,14 @@ class Shards:
     Attributes:
         devices: How many there are.
         stage: 1 shares the optimizer's moments, 2 the gradients too, 3 also the weights.
+        offloads: Whether the optimizer's states are in main memory.
+        fsdp: Whether it is FSDP that shares, which keeps no second weights in float32.
     """
 
     devices: int = 1
     stage: int = 0
+    offloads: bool = False
+    fsdp: bool = False
 
     @classmethod
     def of(cls, strategy: Any, devices: Any, nodes: int) -> Shards:
@@ -53,9 +57,13 @@ class Shards:
         name = strategy if isinstance(strategy, str) else strategy["class_path"]
         if "deepspeed" in name.lower():
             numbers = [int(part) for part in name.split("_") if part.isdigit()]
-            return cls(count * nodes, settings.get("stage") or (numbers or [2])[0])
+            stage = settings.get("stage") or (numbers or [2])[0]
+            config = settings.get("config")
+            chosen = config.get("zero_optimization", {}) if isinstance(config, dict) else settings
+            offloads = name.lower().endswith("_offload") or bool(chosen.get("offload_optimizer"))
+            return cls(count * nodes, stage, offloads)
         sharded = "fsdp" in name.lower() or "modelparallel" in name.lower()
-        return cls(count * nodes, 3 if sharded else 0)
+        return cls(count * nodes, 3 if sharded else 0, fsdp=sharded)
 
     def share(self, stage: int) -> float:
         """What one device holds of what is shared from this stage on."""
@@ -71,26 +79,33 @@ class Item:
         size: Bytes.
         how: How that was reckoned.
         when: The phase of an iteration in which it is there: ``learn``, ``sample`` or ``always``.
+        on_host: Whether it is in main memory, for each device.
     """
 
     name: str
     size: float
     how: str
     when: Literal["learn", "sample", "always"] = "always"
+    on_host: bool = False
 
 
 def table(items: Sequence[Item]) -> str:
     """The items, and what they come to in each phase."""
+    held = [item for item in items if not item.on_host]
+    offloaded = [item for item in items if item.on_host]
     lines = [f"{'on each device':<24}{'GiB':>9}"]
-    lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in items]
+    lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in held]
     for phase, total in totals(items).items():
         lines.append(f"while {phase:<18}{total / GIB:>9.2f}")
+    if offloaded:
+        lines.append("in main memory, for each device")
+        lines += [f"{item.name:<24}{item.size / GIB:>9.2f}  {item.how}" for item in offloaded]
     return "\n".join(lines)
 
 
 def totals(items: Iterable[Item]) -> dict[str, float]:
-    """The bytes of all items that are there while learning, and while sampling."""
-    items = list(items)
+    """The bytes on a device of all items that are there while learning, and while sampling."""
+    items = [item for item in items if not item.on_host]
     return {
         name: sum(item.size for item in items if item.when in (phase, "always"))
         for phase, name in (("learn", "learning"), ("sample", "sampling"))
@@ -119,17 +134,12 @@ def memory_plan(
     for name, module in agent.named_children():
         yield _weights(name, module, shards)
         if any(p.requires_grad for p in module.parameters()):
-            yield _training(name, module, shards)
+            yield from _training(name, module, shards)
     bytes_each = policy.dtype.itemsize
-    tokens = data.micro_batch_size * length
+    tokens, what = _pass(data, length)
     held = activations(config, agent.gradient_checkpointing) * tokens * bytes_each
     checkpointed = ", checkpointed" if agent.gradient_checkpointing else ""
-    yield Item(
-        "activations",
-        held,
-        f"of {data.micro_batch_size} rows of up to {length:,} tokens{checkpointed}",
-        "learn",
-    )
+    yield Item("activations", held, f"of {what}{checkpointed}", "learn")
     logits = min(LOGITS_PER_CHUNK, tokens * config.vocab_size) * 4
     yield Item("logits", 3 * logits, "a chunk in float32, its log-softmax and a gradient", "learn")
     cache = kv_bytes_per_token(config, bytes_each) * length
@@ -174,18 +184,36 @@ def _weights(name: str, module: nn.Module, shards: Shards) -> Item:
     return Item(name, size * shards.share(3), f"{count:,} parameters")
 
 
-def _training(name: str, module: nn.Module, shards: Shards) -> Item:
+def _pass(data: RolloutDataModule, length: int) -> tuple[int, str]:
+    """The most tokens in a forward and backward pass, and how that was reckoned."""
+    if data.micro_batch_tokens is None:
+        rows = data.micro_batch_size or 1
+        return rows * length, f"{rows} rows of up to {length:,} tokens"
+    if data.micro_batch_tokens < length:
+        return length, f"one row of up to {length:,} tokens, more than micro_batch_tokens"
+    return data.micro_batch_tokens, f"up to {data.micro_batch_tokens:,} tokens"
+
+
+def _training(name: str, module: nn.Module, shards: Shards) -> Iterator[Item]:
     learning = [p for p in module.parameters() if p.requires_grad]
     count = sum(p.numel() for p in learning)
     gradients = sum(p.nbytes for p in learning) * shards.share(2)
+    name_of_stage = "FSDP" if shards.fsdp else f"ZeRO-{shards.stage}"
+    shared = f", {name_of_stage} over {shards.devices} devices" if shards.stage else ""
+    if shards.offloads:
+        # DeepSpeed keeps weights, their gradients and both moments there, all in float32
+        yield Item(f"{name}, to learn", gradients, f"gradients of {count:,}{shared}")
+        offloaded = 16 * count * shards.share(1)
+        how = f"float32 weights, gradients and Adam's moments of {count:,}{shared}"
+        yield Item(f"{name}, offloaded", offloaded, how, on_host=True)
+        return
     # DeepSpeed keeps weights in float32 beside those in half precision; AdamW does not
-    master = 4 * count if shards.stage and learning[0].dtype != torch.float32 else 0
-    each = 4 if shards.stage else learning[0].element_size()
+    zero = shards.stage and not shards.fsdp
+    master = 4 * count if zero and learning[0].dtype != torch.float32 else 0
+    each = 4 if zero else learning[0].element_size()
     moments = (2 * each * count + master) * shards.share(1)
     how = f"gradients and Adam's moments{' and float32 weights' * bool(master)} of {count:,}"
-    if shards.stage:
-        how += f", ZeRO-{shards.stage} over {shards.devices} devices"
-    return Item(f"{name}, to learn", gradients + moments, how)
+    yield Item(f"{name}, to learn", gradients + moments, how + shared)
 
 
 def _vllm(

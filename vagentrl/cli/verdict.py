@@ -99,8 +99,9 @@ def _changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
         f"data.context_length: {longest or SHORTEST_CONTEXT} (or shorter)",
         setup.with_data(wanted_context=longest or SHORTEST_CONTEXT),
     )
-    if data.micro_batch_size > 1:
-        yield "data.micro_batch_size: 1", setup.with_data(micro_batch_size=1)
+    if data.micro_batch_size != 1:
+        smallest = {"micro_batch_size": 1, "micro_batch_tokens": None}
+        yield "data.micro_batch_size: 1", setup.with_data(**smallest)
     if not agent.gradient_checkpointing:
         checkpointed = copy(agent)
         checkpointed.gradient_checkpointing = True

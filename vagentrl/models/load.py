@@ -112,6 +112,7 @@ def load_model(
     freeze_vision: bool = False,
     lora: LoRA | None = None,
     meta: bool = False,
+    attn_implementation: str | None = None,
 ) -> PreTrainedModel:
     """A model with its language-model head, in evaluation mode: dropout is always off.
 
@@ -125,6 +126,8 @@ def load_model(
             models that read images.
         lora: An adapter that learns in place of the weights.
         meta: Build the architecture on the meta device, without weights (a dry run).
+        attn_implementation: How language model and vision tower compute attention, as transformers
+            names it: ``eager``, ``sdpa``, ``flash_attention_2``, …; None: as transformers chooses.
 
     Raises:
         ConfigError: When the weights cannot be loaded, or the model does not fit the settings.
@@ -139,14 +142,23 @@ def load_model(
     config = load_config(model)
     _check_head(config, model)
     auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
+    # A dry run is for another machine, which may have kernels that this one lacks.
+    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
     if meta:
         with torch.device("meta"):
             policy = auto.from_config(config, dtype=dtype or torch.float32)
     else:
         try:
-            policy = auto.from_pretrained(checkpoint_path(model), dtype=dtype or "auto")
+            policy = auto.from_pretrained(
+                checkpoint_path(model), dtype=dtype or "auto", **attention
+            )
         except (OSError, ValueError) as error:
             raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
+        except ImportError as error:
+            raise ConfigError(
+                f"model.attn_implementation is {attn_implementation!r}, which does not work here: "
+                f"{error}. Leave it out for what transformers chooses"
+            ) from error
     if (head_dtype := head_dtype or head_dtype_of(config)) is not None:
         set_head_dtype(policy, head_dtype)
     if freeze_vision:

@@ -48,6 +48,7 @@ from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.trainer_checks import check_data, check_trainer
+from vagentrl.modules.unused_weights import touch
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -79,6 +80,9 @@ class AgentModule(LightningModule):
         lora: Train LoRA adapters of actor and critic instead of their full weights. The reference
             is then the actor without its adapter, and a checkpoint holds no frozen weights.
         score_batch_size: Rows in one forward pass without gradients.
+        attn_implementation: How the language models and vision towers of actor, critic and
+            reference compute attention, as transformers names it (``sdpa``,
+            ``flash_attention_2``, …). None: as transformers chooses.
     """
 
     actor: ActorModule
@@ -102,6 +106,7 @@ class AgentModule(LightningModule):
         freeze_vision: bool = False,
         lora: LoRA | None = None,
         score_batch_size: int = 32,
+        attn_implementation: str | None = None,
     ) -> None:
         super().__init__()
         self.policy_name = policy
@@ -119,6 +124,7 @@ class AgentModule(LightningModule):
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
+        self.attn_implementation = attn_implementation
         self.iteration = 0  # completed iterations
         self.first_iteration = 0  # where this trainer started; an earlier one may have trained it
         self.warmup = Warmup()
@@ -215,6 +221,7 @@ class AgentModule(LightningModule):
             freeze_vision=self.freeze_vision,
             lora=self.lora,
             meta=meta,
+            attn_implementation=self.attn_implementation,
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -227,7 +234,11 @@ class AgentModule(LightningModule):
                 " and ".join(half),
             )
         critic = {} if self.critic is None else {"critic": self.critic}
-        return self.optimizer_settings.build({"actor": self.actor, **critic})
+        modules, strategy = {"actor": self.actor, **critic}, self.trainer.strategy
+        if deepspeed.offloads(strategy):
+            return self.optimizer_settings.build(modules, kind=deepspeed.cpu_adam)
+        fused = self.optimizer_settings.is_fused(strategy.root_device, self.trainer.precision)
+        return self.optimizer_settings.build(modules, fused=fused)
 
     @property
     def current(self) -> Iteration:
@@ -354,7 +365,7 @@ class AgentModule(LightningModule):
         loss = torch.stack([*terms.values()]).sum()
         self._report({**terms, "loss": loss}, weight=1)
         if isinstance(self.trainer.strategy, DDPStrategy):
-            loss = loss + self._nothing()
+            loss = touch(loss, self._stepped())
         return loss
 
     def loss_terms(self, batch: TrainBatch) -> dict[str, Tensor]:
@@ -372,18 +383,17 @@ class AgentModule(LightningModule):
             terms["value_loss"] = self.value_coef * self._value_loss(states, batch)
         return terms
 
-    def _nothing(self) -> Tensor:
-        """A zero loss that touches every trainable weight.
+    def _stepped(self) -> Iterator[Tensor]:
+        """The weights that need a gradient of every micro-batch, if only 0.
 
-        DDP needs a gradient for each weight, even where a loss is skipped or no row shows an image.
+        DDP needs one for each weight, even where a loss is skipped or no row shows an image.
         DeepSpeed needs gradients for the same weights on every rank, and steps all that have one.
         """
         resting = (
             self.actor.parameters() if self._deepspeed and not self.current.actor_learns else ()
         )
         left_out = set(map(id, resting))
-        learning = (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
-        return torch.stack([p.flatten()[:0].sum().float() for p in learning]).sum()
+        return (p for p in self.parameters() if p.requires_grad and id(p) not in left_out)
 
     def _policy_terms(self, states: Tensor, batch: TrainBatch) -> dict[str, Tensor]:
         logprobs, entropy = self.actor.logprobs(states, batch.rollout, with_entropy=True)

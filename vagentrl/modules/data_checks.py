@@ -61,7 +61,8 @@ def check_settings(data: Rollouts) -> None:
         "groups": data.groups,
         "group_size": data.group_size,
         "minibatch_size": data.minibatch_size,
-        "micro_batch_size": data.micro_batch_size,
+        "micro_batch_size": 1 if data.micro_batch_size is None else data.micro_batch_size,
+        "micro_batch_tokens": 1 if data.micro_batch_tokens is None else data.micro_batch_tokens,
         "passes": data.passes,
         "val_episodes": data.val_episodes,
         "turns": 1 if data.turns is None else data.turns,
@@ -70,6 +71,12 @@ def check_settings(data: Rollouts) -> None:
         check_kind(f"data.{name}", count, int)
         if count < 1:
             raise ConfigError(f"data.{name} is {count}; it must be at least 1")
+    if data.micro_batch_tokens is not None and data.micro_batch_size is not None:
+        raise ConfigError(
+            f"data.micro_batch_tokens is {data.micro_batch_tokens} and data.micro_batch_size "
+            f"{data.micro_batch_size}, but a pass is limited by its tokens or by its rows; set "
+            "one of the two to null"
+        )
     if data.sampling.temperature == 0:
         raise ConfigError(
             "data.sampling.temperature is 0: greedy replies have no log-probs to learn from; "

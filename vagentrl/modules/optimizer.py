@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,9 @@ class AdamW:
             In models with billions of parameters ordinary gradients are about that small, so 1e-5
             would shrink their steps.
         weight_decay: Decoupled weight decay.
+        fused: Step all weights by one kernel; it rounds otherwise than several. None: on a GPU,
+            unless the trainer's precision is 16-mixed. Optimizer states that DeepSpeed offloads are
+            stepped by DeepSpeed's own kernel instead.
     """
 
     actor_lr: float = 1e-6
@@ -38,6 +41,7 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("actor_lr", "critic_lr", "warmup_iterations", "weight_decay"):
@@ -58,11 +62,39 @@ class AdamW:
                 "gradient would otherwise be divided by 0)"
             )
 
-    def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.AdamW:
+    def is_fused(self, device: torch.device, precision: str) -> bool:
+        """Whether one kernel steps the weights of a trainer.
+
+        Args:
+            device: The device of the weights.
+            precision: ``trainer.precision``.
+
+        Raises:
+            ConfigError: When `fused` is set and the precision is 16-mixed.
+        """
+        # A fused optimizer unscales float16's gradients within its step, after they were clipped.
+        unscales = precision == "16-mixed"
+        if self.fused and unscales:
+            raise ConfigError(
+                "model.optimizer.fused is true and trainer.precision 16-mixed: the gradients would "
+                "be clipped before they are unscaled; leave fused out, or set the precision to "
+                "bf16-mixed"
+            )
+        return device.type == "cuda" and not unscales if self.fused is None else self.fused
+
+    def build(
+        self,
+        modules: Mapping[str, nn.Module],
+        *,
+        fused: bool = False,
+        kind: Callable[..., torch.optim.Optimizer] | None = None,
+    ) -> torch.optim.Optimizer:
         """The optimizer, with one parameter group for each module's trainable weights.
 
         Args:
             modules: The modules by the name of their group, ``actor`` and ``critic``.
+            fused: Whether one kernel steps all weights; see `is_fused`.
+            kind: Another class of AdamW than torch's.
         """
         rates = {"actor": self.actor_lr, "critic": self.critic_lr}
         groups = [
@@ -73,9 +105,11 @@ class AdamW:
             }
             for name, module in modules.items()
         ]
-        return torch.optim.AdamW(
-            groups, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay
-        )
+        settings = {"betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
+        if kind is not None:
+            return kind(groups, **settings)
+        # None, not False: torch then chooses the fastest of its other ways.
+        return torch.optim.AdamW(groups, **settings, fused=fused or None)
 
     def rates(self, iteration: int, critic_only: int, iterations: int) -> dict[str, float]:
         """Learning rates in an iteration, by the name of their parameter group.

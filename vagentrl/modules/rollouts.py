@@ -42,7 +42,9 @@ class Rollouts(LightningDataModule):
         worker_kind: ``thread`` or ``process``, where environments run.
         staleness: 1 plays the next iteration's episodes while the actor learns.
         minibatch_size: Rows in one optimizer step, over all ranks.
-        micro_batch_size: Rows in one forward and backward pass of a rank.
+        micro_batch_size: Rows in one forward and backward pass of a rank; None if tokens count.
+        micro_batch_tokens: Most tokens in one forward and backward pass of a rank; None if rows
+            count.
         passes: Passes over a collected batch.
         val_episodes: Episodes of each environment in an evaluation.
         seed: Determines all episodes and the order of minibatches.
@@ -73,7 +75,8 @@ class Rollouts(LightningDataModule):
     worker_kind: Literal["thread", "process"]
     staleness: int
     minibatch_size: int
-    micro_batch_size: int
+    micro_batch_size: int | None
+    micro_batch_tokens: int | None
     passes: int
     val_episodes: int
     seed: int

@@ -190,8 +190,8 @@ def _fit_rules(trainer: Any) -> Iterator[_Rule]:
         "accumulate_grad_batches",
         trainer.accumulate_grad_batches,
         trainer.accumulate_grad_batches == 1,
-        "it follows from data.minibatch_size (rows in a step) and data.micro_batch_size (rows in "
-        "a pass): set these, and leave it out",
+        "it follows from data.minibatch_size (rows in a step) and data.micro_batch_size or "
+        "micro_batch_tokens (rows or tokens in a pass): set these, and leave it out",
     )
     yield (
         "gradient_clip_algorithm",
@@ -207,7 +207,8 @@ def _check_callbacks(trainer: Trainer) -> None:
         if isinstance(callback, GradientAccumulationScheduler):
             raise ConfigError(
                 "GradientAccumulationScheduler is set, but the accumulation follows from "
-                "data.minibatch_size and data.micro_batch_size: set these, and leave it out"
+                "data.minibatch_size and data.micro_batch_size or micro_batch_tokens: set these, "
+                "and leave it out"
             )
         if isinstance(callback, Timer) and callback._interval == "step":
             raise ConfigError(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.errors import ShapeError
+from vagentrl.pictures import digest
 from vagentrl.types import AtLimit, Observation, Prompt, RolloutBatch, Trajectory, Turn
 
 if TYPE_CHECKING:
@@ -147,11 +148,10 @@ def _rows(
 
 def _fingerprint(observation: Observation) -> bytes:
     """A digest of an observation's text and images; equal observations have the same digest."""
-    digest = hashlib.blake2b(observation.text.encode(), digest_size=16)
+    seen = hashlib.blake2b(observation.text.encode(), digest_size=16)
     for image in observation.images:
-        digest.update(f"{image.mode} {image.size}".encode())
-        digest.update(image.tobytes())
-    return digest.digest()
+        seen.update(digest(image))
+    return seen.digest()
 
 
 def _pad(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vagentrl.contexts import Context
+from vagentrl.pictures import check_unchanged
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import Example, Observation, Prompt
 
@@ -60,7 +61,13 @@ class Conversation:
         self._continues = False  # whether the next prompt may simply be appended to `ids`
 
     def ask(self, observation: Observation) -> Prompt:
-        """Put an observation before the next reply."""
+        """Put an observation before the next reply.
+
+        Raises:
+            EnvError: When it shows an image object again, with other pixels than before.
+        """
+        for image in observation.images:
+            check_unchanged(image)
         start = self.context(self.turns)
         if self._continues and start == self._start:
             prompt = Prompt(self._next(self._reply_ids, observation), observation.images)

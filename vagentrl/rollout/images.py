@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -11,13 +10,12 @@ import torch
 
 from vagentrl.errors import ConfigError, ShapeError
 from vagentrl.image_files import fetch_image
+from vagentrl.pictures import digest
 from vagentrl.types import VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
-
-    Key = tuple[tuple[int, int], bytes]
 
 
 @runtime_checkable
@@ -49,7 +47,7 @@ class ImageEncoder:
             )
         self.processor = processor
         self.cache_mb = cache_mb
-        self._cache: OrderedDict[Key, tuple[Tensor, Tensor]] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[Tensor, Tensor]] = OrderedDict()
         self._cached_bytes = 0
 
     @property
@@ -73,23 +71,22 @@ class ImageEncoder:
         Raises:
             ShapeError: When no row shows an image: a batch without images has no vision inputs.
         """
-        position: dict[Key, int] = {}
-        encoded: list[tuple[Tensor, Tensor]] = []
-        indices: list[tuple[int, ...]] = []
+        distinct: dict[bytes, Image] = {}
         for row in rows:
-            shown = []
             for image in row:
-                rgb = image if image.mode == "RGB" else image.convert("RGB")
-                key = (rgb.size, hashlib.sha256(rgb.tobytes()).digest())
-                if key not in position:
-                    position[key] = len(encoded)
-                    encoded.append(self._patches(key, rgb))
-                shown.append(position[key])
-            indices.append(tuple(shown))
+                distinct.setdefault(digest(image), image)
+        # Known images are taken before new ones push them out of the cache.
+        known = {key: self._look_up(key) for key in distinct if key in self._cache}
+        encoded = [
+            known[key] if key in known else self._encode(key, image)
+            for key, image in distinct.items()
+        ]
         if not encoded:
             raise ShapeError("there is no image to encode; leave vision None instead")
         patches, grids = zip(*encoded, strict=True)
-        return VisionInputs(torch.cat(patches), torch.cat(grids), tuple(indices))
+        position = {key: number for number, key in enumerate(distinct)}
+        indices = tuple(tuple(position[digest(image)] for image in row) for row in rows)
+        return VisionInputs(torch.cat(patches), torch.cat(grids), indices)
 
     def fetch(self, source: str | Image) -> Image:
         """Fetch an image and resize it as this processor would."""
@@ -115,10 +112,13 @@ class ImageEncoder:
                 "was it cut inside an image, or an image token sampled?"
             )
 
-    def _patches(self, key: Key, rgb: Image) -> tuple[Tensor, Tensor]:
-        if key in self._cache:
-            self._cache.move_to_end(key)
-            return self._cache[key]
+    def _look_up(self, key: bytes) -> tuple[Tensor, Tensor]:
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    def _encode(self, key: bytes, image: Image) -> tuple[Tensor, Tensor]:
+        """Encode an image that is not in the cache, and put it there."""
+        rgb = image if image.mode == "RGB" else image.convert("RGB")
         features = self.processor(images=[rgb], return_tensors="pt")
         encoded = (features["pixel_values"], features["image_grid_thw"])
         self._cache[key] = encoded

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from vagentrl.losses import Aggregation, trajectory_lengths
+from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, passes_for
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
 class MinibatchLoader:
     """Iterates over the micro-batches of a batch, in several shuffled passes.
 
-    Every minibatch has the same number of micro-batches, `accumulate`, after which the optimizer
-    takes a step. The rows of a minibatch are sorted by length before they are split into
-    micro-batches, which keeps padding small.
+    Every minibatch has the same number of micro-batches on each rank, `accumulate`, after which the
+    optimizer takes a step. Rows of like length share a micro-batch, which keeps padding small.
 
     Args:
         rollout: The rows to learn from.
@@ -26,13 +26,20 @@ class MinibatchLoader:
         aggregation: Gives each token its weight in the loss of its minibatch.
         minibatch_size: Approximate number of rows in one optimizer step; the actual number makes
             all minibatches equally large, to within one row.
-        micro_batch_size: Maximum number of rows in one forward and backward pass.
+        micro_batch_size: Maximum number of rows in one forward and backward pass; only read
+            without `micro_batch_tokens`.
+        micro_batch_tokens: Maximum number of tokens in one forward and backward pass, padding
+            included; a longer row gets a pass of its own. The ranks then get nearly the same
+            number of tokens, not of rows.
         passes: How often each row is used (RAGEN's online-k).
         seed: Seeds the order of the rows, and the random choice of `part`.
         part: Share of the rows to learn from, drawn at random.
         ranks: Number of ranks. Each rank takes its share of every minibatch's micro-batches, and
             the gradient is the sum over ranks.
         rank: The number of this rank.
+
+    Attributes:
+        fillers: Share of all ranks' micro-batches that only fill up, with a row of weight 0.
     """
 
     def __init__(
@@ -43,7 +50,8 @@ class MinibatchLoader:
         aggregation: Aggregation,
         *,
         minibatch_size: int,
-        micro_batch_size: int,
+        micro_batch_size: int | None,
+        micro_batch_tokens: int | None = None,
         passes: int,
         seed: int,
         part: float = 1.0,
@@ -53,41 +61,54 @@ class MinibatchLoader:
         self.whole = TrainBatch(rollout, scores, credit, torch.zeros_like(rollout.rewards))
         self.aggregation = aggregation
         self.lengths = trajectory_lengths(rollout.action_mask, rollout.trajectory_ids)
-        self.passes = passes
-        self.seed = seed
         # A row without a sampled token only holds a final observation to bootstrap from.
         learns = rollout.action_mask.any(-1).nonzero().flatten().cpu()
         generator = torch.Generator().manual_seed(seed + 1)
         order = torch.randperm(len(learns), generator=generator)
         self.rows = learns[order[: max(1, round(part * len(learns)))]].sort().values
-        rows = len(self.rows)
-        self.minibatches = max(1, round(rows / minibatch_size))
-        largest = -(-rows // self.minibatches)
-        self.accumulate = -(-largest // (micro_batch_size * ranks))
-        self.ranks, self.rank = ranks, rank
+        self.minibatches = max(1, round(len(self.rows) / minibatch_size))
+        self.rank = rank
+        lengths = rollout.attention_mask.sum(-1).cpu()
+        self._minibatches = [
+            rows[lengths[rows].argsort(stable=True)] for rows in self._shuffled(passes, seed)
+        ]
+        if micro_batch_tokens is None:
+            assert micro_batch_size is not None
+            largest = max(map(len, self._minibatches))
+            self.accumulate = -(-largest // (micro_batch_size * ranks))
+            self._parts = [by_rows(len(rows), self.accumulate, ranks) for rows in self._minibatches]
+        else:
+            sizes = [lengths[rows].tolist() for rows in self._minibatches]
+            self.accumulate = max(passes_for(size, micro_batch_tokens, ranks) for size in sizes)
+            self._parts = [
+                by_tokens(size, micro_batch_tokens, self.accumulate, ranks) for size in sizes
+            ]
+        self.fillers = empty_share(self._parts)
+
+    def _shuffled(self, passes: int, seed: int) -> Iterator[Tensor]:
+        """The rows of each minibatch, pass after pass."""
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(passes):
+            order = self.rows[torch.randperm(len(self.rows), generator=generator)]
+            yield from order.tensor_split(self.minibatches)
 
     def __len__(self) -> int:
-        return self.passes * self.minibatches * self.accumulate
+        return len(self._minibatches) * self.accumulate
 
     def __iter__(self) -> Iterator[TrainBatch]:
-        generator = torch.Generator().manual_seed(self.seed)
-        lengths = self.whole.rollout.attention_mask.sum(-1).cpu()
-        for _ in range(self.passes):
-            order = self.rows[torch.randperm(len(self.rows), generator=generator)]
-            for rows in order.tensor_split(self.minibatches):
-                yield from self._micro_batches(rows[lengths[rows].argsort(stable=True)])
+        for rows, shares in zip(self._minibatches, self._parts, strict=True):
+            yield from self._micro_batches(rows, shares[self.rank])
 
-    def _micro_batches(self, rows: Tensor) -> Iterator[TrainBatch]:
+    def _micro_batches(self, rows: Tensor, parts: list[Part]) -> Iterator[TrainBatch]:
         minibatch = self.whole.select(rows)
         tokens = minibatch.rollout
         weights = self.aggregation(
             tokens.action_mask, tokens.turn_ids, tokens.trajectory_ids, self.lengths[rows]
         )
         minibatch = replace(minibatch, weights=weights)
-        parts = torch.arange(len(rows)).tensor_split(self.accumulate * self.ranks)
-        for part in parts[self.rank :: self.ranks]:
-            if len(part):
-                yield minibatch.select(part)
+        for part in parts:
+            if part:
+                yield minibatch.select(torch.tensor(part))
             else:  # fewer rows than micro-batches: fill up with the shortest row, at weight 0
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))

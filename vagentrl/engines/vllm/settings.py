@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +16,7 @@ from vagentrl.engines.positions import image_spans
 from vagentrl.errors import ConfigError
 from vagentrl.models.head import head_dtype_of
 from vagentrl.models.lora import has_adapter
+from vagentrl.pictures import digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -207,9 +207,6 @@ def shown_images(
         "image_grid_thw": MultiModalFieldConfig.batched("image", keep_on_cpu=True),
     }
     items = list(MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)["image"])
-    names = [
-        hashlib.sha256(repr(image.size).encode() + image.convert("RGB").tobytes()).hexdigest()
-        for image in request.images
-    ]
+    names = [digest(image).hex() for image in request.images]
     sizes = [(int(t), int(h), int(w)) for t, h, w in grids.tolist()]
     return items, names, image_spans(request.prompt_ids, image_token, sizes, merge_size)
