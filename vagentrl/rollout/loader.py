@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.losses import Aggregation, trajectory_lengths
+from vagentrl.models.packing import reading_order
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 
@@ -17,7 +18,7 @@ class MinibatchLoader:
 
     Every minibatch has the same number of micro-batches, `accumulate`, after which the optimizer
     takes a step. The rows of a minibatch are sorted by length before they are split into
-    micro-batches, which keeps padding small.
+    micro-batches, which keeps padding small, or by what they begin with, for packed reading.
 
     Args:
         rollout: The rows to learn from.
@@ -30,6 +31,7 @@ class MinibatchLoader:
         passes: How often each row is used (RAGEN's online-k).
         seed: Seeds the order of the rows, and the random choice of `part`.
         part: Share of the rows to learn from, drawn at random.
+        by_prefix: Sort the rows of a minibatch so that those that share a prefix are neighbours.
         ranks: Number of ranks. Each rank takes its share of every minibatch's micro-batches, and
             the gradient is the sum over ranks.
         rank: The number of this rank.
@@ -47,6 +49,7 @@ class MinibatchLoader:
         passes: int,
         seed: int,
         part: float = 1.0,
+        by_prefix: bool = False,
         ranks: int = 1,
         rank: int = 0,
     ) -> None:
@@ -65,17 +68,18 @@ class MinibatchLoader:
         largest = -(-rows // self.minibatches)
         self.accumulate = -(-largest // (micro_batch_size * ranks))
         self.ranks, self.rank = ranks, rank
+        lengths = rollout.attention_mask.sum(-1).cpu()
+        self._sorted_by = reading_order(rollout).argsort() if by_prefix else lengths
 
     def __len__(self) -> int:
         return self.passes * self.minibatches * self.accumulate
 
     def __iter__(self) -> Iterator[TrainBatch]:
         generator = torch.Generator().manual_seed(self.seed)
-        lengths = self.whole.rollout.attention_mask.sum(-1).cpu()
         for _ in range(self.passes):
             order = self.rows[torch.randperm(len(self.rows), generator=generator)]
             for rows in order.tensor_split(self.minibatches):
-                yield from self._micro_batches(rows[lengths[rows].argsort(stable=True)])
+                yield from self._micro_batches(rows[self._sorted_by[rows].argsort(stable=True)])
 
     def _micro_batches(self, rows: Tensor) -> Iterator[TrainBatch]:
         minibatch = self.whole.select(rows)
@@ -88,7 +92,7 @@ class MinibatchLoader:
         for part in parts[self.rank :: self.ranks]:
             if len(part):
                 yield minibatch.select(part)
-            else:  # fewer rows than micro-batches: fill up with the shortest row, at weight 0
+            else:  # fewer rows than micro-batches: fill up with the first row, at weight 0
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 
