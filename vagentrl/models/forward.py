@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from vagentrl.models.packing import may_pack, pack
+from vagentrl.models.packing import Packing, may_pack, pack
 from vagentrl.types import RolloutBatch, VisionInputs
 
 LOGITS_PER_CHUNK = 2**26
@@ -28,9 +28,14 @@ def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
     Returns:
         ``(B, T, D)``; the state in column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
     """
-    hidden = _packed_states(backbone, rollout) if may_pack(backbone) else None
-    if hidden is None:
-        hidden = backbone(**_model_inputs(backbone, rollout), use_cache=False).last_hidden_state
+    packing = packing_of(backbone, rollout)
+    if packing is None:
+        inputs = _model_inputs(backbone, rollout)
+        hidden = backbone(**inputs, use_cache=False).last_hidden_state
+    else:
+        inputs = _packed_inputs(backbone, rollout, packing)
+        hidden = backbone(**inputs, packing=packing, use_cache=False).last_hidden_state
+        hidden = packing.unpack(hidden[0])
     return torch.cat([torch.zeros_like(hidden[:, :1]), hidden], dim=1)
 
 
@@ -50,30 +55,32 @@ def _image_token(backbone: nn.Module) -> int:
     return backbone.config.image_token_id  # pyright: ignore
 
 
-def _packed_states(backbone: nn.Module, rollout: RolloutBatch) -> Tensor | None:
-    """Hidden states of all columns but the last, read packed; None if that saves too little."""
+def packing_of(backbone: nn.Module, rollout: RolloutBatch) -> Packing | None:
+    """How `states_before` packs the rows; None if it reads them padded."""
+    if not may_pack(backbone):
+        return None
     input_ids, vision = rollout.input_ids[:, :-1], rollout.vision
     marks = input_ids if vision is None else _mark_images(backbone, input_ids, vision)
     packing = pack(marks, rollout.attention_mask[:, :-1])
-    if not packing.saves:
-        return None
-    packing = packing.to(input_ids.device)
-    cells = packing.cells
+    return packing.to(input_ids.device) if packing.saves else None
+
+
+def _packed_inputs(
+    backbone: nn.Module, rollout: RolloutBatch, packing: Packing
+) -> dict[str, Tensor]:
+    input_ids, vision, cells = rollout.input_ids[:, :-1], rollout.vision, packing.cells
     positions, images = cells % input_ids.shape[1], {}
     if vision is not None and any(vision.rows):
         positions = _image_positions(backbone, input_ids, vision).flatten(1)[:, cells]
-        first_seen = _images_of(marks.flatten()[cells], _image_sizes(backbone, vision))
-        images = replace(vision, rows=(first_seen,)).model_inputs()
-    hidden = backbone(
-        input_ids=input_ids.flatten()[cells][None],
-        position_ids=positions[..., None, :],
+        read = _images_of(packing.marks, _image_sizes(backbone, vision))
+        images = replace(vision, rows=(read,)).model_inputs()
+    return {
+        "input_ids": input_ids.flatten()[cells][None],
+        "position_ids": positions[..., None, :],
         # Models pass a mask of four dimensions on as it is, and packed attention ignores it.
-        attention_mask=input_ids.new_zeros(1, 1, 1, 1),
-        packing=packing,
-        use_cache=False,
+        "attention_mask": input_ids.new_zeros(1, 1, 1, 1),
         **images,
-    ).last_hidden_state
-    return packing.unpack(hidden[0])
+    }
 
 
 def _mark_images(backbone: nn.Module, input_ids: Tensor, vision: VisionInputs) -> Tensor:

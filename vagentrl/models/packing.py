@@ -10,9 +10,9 @@ that share it. There is no padding.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -38,6 +38,7 @@ class Packing:
 
     Attributes:
         cells: ``(N,)`` where each token of the sequence stands in the rows, as a flat index.
+        marks: ``(N,)`` its tokens, as `pack` was given them.
         places: ``(R, T)`` where each token of the rows stands in the sequence; 0 for padding.
         real: ``(R, T)`` True where a row has a token.
         keys: ``(K,)`` the places of all tokens that the new ones of a row see: those of its whole
@@ -47,6 +48,7 @@ class Packing:
     """
 
     cells: Int[Tensor, " N"]
+    marks: Int[Tensor, " N"]
     places: Int[Tensor, "R T"]
     real: Bool[Tensor, "R T"]
     keys: Int[Tensor, " K"]
@@ -54,9 +56,14 @@ class Packing:
     lengths: tuple[int, ...]
 
     def to(self, device: torch.device) -> Packing:
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {n: v.to(device) if isinstance(v, Tensor) else v for n, v in named.items()}
-        return Packing(**moved)
+        return replace(
+            self,
+            cells=self.cells.to(device),
+            marks=self.marks.to(device),
+            places=self.places.to(device),
+            real=self.real.to(device),
+            keys=self.keys.to(device),
+        )
 
     @property
     def saves(self) -> bool:
@@ -120,6 +127,7 @@ def pack(marks: Int[Tensor, "R T"], real: Bool[Tensor, "R T"]) -> Packing:
     back = order.argsort()
     return Packing(
         cells=(order[:, None] * len(columns) + columns)[is_new],
+        marks=marks[is_new],
         places=places[back],
         real=real[back],
         keys=places[reads][real[reads]],
@@ -191,7 +199,9 @@ def packed_attention(
     half = _half_precision(value)
     if half is not None:
         states = varlen_attn(
-            *(tensor.to(half) for tensor in (query, key, value)),
+            query.to(half),
+            key.to(half),
+            value.to(half),
             *packing.bounds,
             max(packing.new),
             max(packing.lengths),
@@ -199,20 +209,18 @@ def packed_attention(
             window_size=(-1, 0),  # causal, with the diagonal in the lower right corner
             enable_gqa=True,
         )
-        assert isinstance(states, Tensor)
-        return states[None], None
-    rows = zip(
-        query.split(packing.new),
-        key.split(packing.lengths),
-        value.split(packing.lengths),
-        packing.masks,
-        strict=True,
+        return cast(Tensor, states)[None], None
+    queries, keys, values = (
+        tensor.transpose(0, 1)[None].split(counts, dim=2)
+        for tensor, counts in (
+            (query, packing.new),
+            (key, packing.lengths),
+            (value, packing.lengths),
+        )
     )
     seen = [
-        sdpa_attention_forward(
-            module, *(t.transpose(0, 1)[None] for t in tensors), mask, scaling=scaling
-        )[0]
-        for *tensors, mask in rows
+        sdpa_attention_forward(module, *row, scaling=scaling)[0]
+        for row in zip(queries, keys, values, packing.masks, strict=True)
     ]
     return torch.cat(seen, dim=1), None
 
