@@ -32,6 +32,28 @@ SAVED_AT_LEAST = 0.2
 """Share of the padded tokens that packing must save; else the rows are read padded."""
 
 
+PADDED_BLOCK = 1.5
+"""Attention may cost this many times what it needs if fewer calls, of equal rows, do it."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows whose attention is computed in one call, padded on the right.
+
+    Attributes:
+        queries: ``(b, Q)`` places of the rows' new tokens.
+        is_query: ``(b, Q)`` False in the padding of `queries`.
+        keys: ``(b, K)`` places of all tokens of the rows.
+        mask: ``(b, 1, Q, K)`` True where a new token sees another; None if causal attention does
+            it, since all tokens are new. Padding of `keys` is seen by padding of `queries` only.
+    """
+
+    queries: Int[Tensor, "b Q"]
+    is_query: Bool[Tensor, "b Q"]
+    keys: Int[Tensor, "b K"]
+    mask: Bool[Tensor, "b 1 Q K"] | None
+
+
 @dataclass(frozen=True)
 class Packing:
     """How ``R`` rows of ``T`` columns lie in one sequence of ``N`` tokens.
@@ -78,23 +100,38 @@ class Packing:
         return with_zero.index_select(0, index.flatten()).view(*index.shape, -1)
 
     @cached_property
-    def shares(self) -> bool:
-        """Whether any prefix is shared."""
-        return len(self.keys) > len(self.cells)
+    def blocks(self) -> list[Block]:
+        """The rows in blocks of similar sizes, for attention over padded blocks."""
+        blocks: list[Block] = []
+        first = 0
+        for last in range(1, len(self.new) + 1):
+            if last == len(self.new) or not self._fit_together(first, last + 1):
+                blocks.append(self._block(first, last))
+                first = last
+        return blocks
 
-    @cached_property
-    def masks(self) -> list[Tensor | None]:
-        """For each row ``(new, length)``, True where a new token sees another; None if all is new.
+    def _fit_together(self, first: int, end: int) -> bool:
+        new, lengths = self.new[first:end], self.lengths[first:end]
+        needed = sum(n * length for n, length in zip(new, lengths, strict=True))
+        return len(new) * max(new) * max(lengths) <= PADDED_BLOCK * needed
 
-        New tokens are the last ones of their row, so the diagonal ends in the lower right corner.
-        """
+    def _block(self, first: int, end: int) -> Block:
+        new, lengths = self.new[first:end], self.lengths[first:end]
         device = self.keys.device
-        return [
-            None
-            if new == length
-            else torch.ones(new, length, dtype=torch.bool, device=device).tril(length - new)
-            for new, length in zip(self.new, self.lengths, strict=True)
-        ]
+        queries = torch.arange(max(new), device=device)
+        columns = torch.arange(max(lengths), device=device)
+        news, totals = (torch.tensor(counts, device=device)[:, None] for counts in (new, lengths))
+        is_query, is_key = queries < news, columns < totals
+        start, key_start = sum(self.new[:first]), sum(self.lengths[:first])
+        places = torch.arange(start, start + sum(new), device=device)
+        keys = self.keys[key_start : key_start + sum(lengths)]
+        sees = columns <= (totals - news + queries)[..., None]
+        return Block(
+            queries=is_query.long().masked_scatter(is_query, places),
+            is_query=is_query,
+            keys=is_key.long().masked_scatter(is_key, keys),
+            mask=None if new == lengths else sees[:, None],
+        )
 
     @cached_property
     def bounds(self) -> tuple[Tensor, Tensor]:
@@ -194,14 +231,12 @@ def packed_attention(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    if packing.shares:
-        key, value = key.index_select(0, packing.keys), value.index_select(0, packing.keys)
     half = _half_precision(value)
     if half is not None:
         states = varlen_attn(
             query.to(half),
-            key.to(half),
-            value.to(half),
+            key.to(half).index_select(0, packing.keys),
+            value.to(half).index_select(0, packing.keys),
             *packing.bounds,
             max(packing.new),
             max(packing.lengths),
@@ -210,19 +245,21 @@ def packed_attention(
             enable_gqa=True,
         )
         return cast(Tensor, states)[None], None
-    queries, keys, values = (
-        tensor.transpose(0, 1)[None].split(counts, dim=2)
-        for tensor, counts in (
-            (query, packing.new),
-            (key, packing.lengths),
-            (value, packing.lengths),
+    seen: list[Tensor] = []
+    for block in packing.blocks:
+        queries, keys, values = (
+            tensor.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
+            for tensor, index in (
+                (query, block.queries),
+                (key, block.keys),
+                (value, block.keys),
+            )
         )
-    )
-    seen = [
-        sdpa_attention_forward(module, *row, scaling=scaling)[0]
-        for row in zip(queries, keys, values, packing.masks, strict=True)
-    ]
-    return torch.cat(seen, dim=1), None
+        states, _ = sdpa_attention_forward(
+            module, queries, keys, values, block.mask, scaling=scaling
+        )
+        seen.append(states[block.is_query])
+    return torch.cat(seen)[None], None
 
 
 def _half_precision(tensor: Tensor) -> torch.dtype | None:
