@@ -152,9 +152,9 @@ def _read(trainer: Trainer, agent: AgentModule, packed: bool) -> tuple[float, ..
     """Tokens and seconds of scoring, tokens and seconds of one pass of the update."""
     data: Any = trainer.datamodule  # pyright: ignore
     policy, whole = agent.actor.policy, data.train_dataloader().whole
-    critic = None if agent.critic is None else agent.critic.backbone
+    critic = agent.critic
     agent.packing = packed
-    for model in (policy, critic):
+    for model in (policy, critic and critic.backbone):
         if model is not None:
             model.config.get_text_config()._attn_implementation = HOW[packed]
     loader = MinibatchLoader(
@@ -174,8 +174,8 @@ def _read(trainer: Trainer, agent: AgentModule, packed: bool) -> tuple[float, ..
             rollout = micro_batch.rollout
             states = agent.actor.states(rollout)
             total: Tensor = agent.actor.logprobs(states, rollout, with_entropy=True)[0].sum()
-            if agent.critic is not None:
-                total = total + agent.critic(rollout, states).sum()
+            if critic is not None:
+                total = total + critic(rollout, states).sum()
             total.backward()
 
     with torch.no_grad():
