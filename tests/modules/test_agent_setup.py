@@ -131,7 +131,7 @@ def build(monkeypatch: pytest.MonkeyPatch, advantage: Any, **settings: Any) -> t
 
 def test_actor_critic_and_reference_are_loaded_as_configured(monkeypatch: pytest.MonkeyPatch):
     settings: dict[str, Any] = {
-        "head_dtype": "float32", "gradient_checkpointing": True, "packing": False,
+        "head_dtype": "float32", "gradient_checkpointing": True, "packing": True,
         "freeze_vision": True,
     }  # fmt: skip
     agent, loaded = build(monkeypatch, MaskedGAE(), dtype="bfloat16", **settings)

@@ -100,7 +100,7 @@ class AgentModule(LightningModule):
         dtype: Literal["float32", "bfloat16"] = "float32",
         head_dtype: Literal["float32", "bfloat16"] | None = None,
         gradient_checkpointing: bool = False,
-        packing: bool = True,
+        packing: bool = False,
         freeze_vision: bool = False,
         lora: LoRA | None = None,
         score_batch_size: int = 32,
