@@ -287,6 +287,7 @@ class RolloutDataModule(Rollouts):
             passes=self.passes,
             seed=mix(self.seed, iteration.number, 1),
             part=iteration.part,
+            by_prefix=agent.packing,
             ranks=ranks.world_size(),
             rank=ranks.rank(),
         )

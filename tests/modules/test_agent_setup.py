@@ -132,8 +132,8 @@ def build(monkeypatch: pytest.MonkeyPatch, advantage: Any, **settings: Any) -> t
 
 def test_actor_critic_and_reference_are_loaded_as_configured(monkeypatch: pytest.MonkeyPatch):
     settings: dict[str, Any] = {
-        "head_dtype": "float32", "gradient_checkpointing": True, "freeze_vision": True,
-        "attn_implementation": "eager",
+        "head_dtype": "float32", "gradient_checkpointing": True, "packing": True,
+        "freeze_vision": True, "attn_implementation": "eager",
     }  # fmt: skip
     agent, loaded = build(monkeypatch, MaskedGAE(), dtype="bfloat16", **settings)
     how = settings | {"dtype": torch.bfloat16, "lora": None, "meta": True}

@@ -257,3 +257,14 @@ def test_a_trajectory_that_is_split_over_minibatches_counts_in_parts():
     assert found.keys() == by_hand.keys()
     for lengths, weights in by_hand.items():
         assert found[lengths] == pytest.approx(weights)
+
+
+def test_rows_that_begin_alike_share_a_micro_batch_if_asked():
+    rollout = batch(8)
+    ids = rollout.input_ids.clone()
+    ids[:, 0] = torch.tensor([2, 1, 2, 1, 2, 1, 2, 1])
+    rollout = replace(
+        rollout, input_ids=ids, trajectory_ids=torch.arange(8), group_ids=torch.zeros(8).long()
+    )
+    served = serve(rollout, "token_mean", minibatch_size=8, micro_batch_size=4, by_prefix=True)
+    assert [sorted(rows_of(part)) for part in served] == [[1, 3, 5, 7], [0, 2, 4, 6]]

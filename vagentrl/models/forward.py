@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from vagentrl.types import RolloutBatch
+from vagentrl.models.packing import Packing, may_pack, pack
+from vagentrl.types import RolloutBatch, VisionInputs
 
 LOGITS_PER_CHUNK = 2**26
 """Logits computed at once: 256 MB in float32, or 440 tokens with a vocabulary of 152k."""
@@ -16,6 +19,8 @@ LOGITS_PER_CHUNK = 2**26
 def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
     """Hidden state before each token.
 
+    A model with `packing.allow_packing` reads the rows packed if that saves enough.
+
     Args:
         backbone: A Hugging Face model without its head.
         rollout: Rows of ``(B, T)`` tokens; no image reaches into the last column.
@@ -23,7 +28,14 @@ def states_before(backbone: nn.Module, rollout: RolloutBatch) -> Tensor:
     Returns:
         ``(B, T, D)``; the state in column ``t`` has read tokens 0 to ``t - 1``. Column 0 is zero.
     """
-    hidden = backbone(**_model_inputs(backbone, rollout), use_cache=False).last_hidden_state
+    packing = packing_of(backbone, rollout)
+    if packing is None:
+        inputs = _model_inputs(backbone, rollout)
+        hidden = backbone(**inputs, use_cache=False).last_hidden_state
+    else:
+        inputs = _packed_inputs(backbone, rollout, packing)
+        hidden = backbone(**inputs, packing=packing, use_cache=False).last_hidden_state
+        hidden = packing.unpack(hidden[0])
     return torch.cat([torch.zeros_like(hidden[:, :1]), hidden], dim=1)
 
 
@@ -35,9 +47,78 @@ def _model_inputs(backbone: nn.Module, rollout: RolloutBatch) -> dict[str, Tenso
     inputs = {"input_ids": input_ids}
     images = rollout.vision.model_inputs() if rollout.vision is not None else {}
     if images:
-        image_token: int = backbone.config.image_token_id  # pyright: ignore
-        inputs["mm_token_type_ids"] = input_ids.eq(image_token).int()
+        inputs["mm_token_type_ids"] = input_ids.eq(_image_token(backbone)).int()
     return inputs | images
+
+
+def _image_token(backbone: nn.Module) -> int:
+    return backbone.config.image_token_id  # pyright: ignore
+
+
+def packing_of(backbone: nn.Module, rollout: RolloutBatch) -> Packing | None:
+    """How `states_before` packs the rows; None if it reads them padded."""
+    if not may_pack(backbone):
+        return None
+    input_ids, vision = rollout.input_ids[:, :-1], rollout.vision
+    marks = input_ids if vision is None else _mark_images(backbone, input_ids, vision)
+    packing = pack(marks, rollout.attention_mask[:, :-1])
+    return packing.to(input_ids.device) if packing.saves else None
+
+
+def _packed_inputs(
+    backbone: nn.Module, rollout: RolloutBatch, packing: Packing
+) -> dict[str, Tensor]:
+    input_ids, vision, cells = rollout.input_ids[:, :-1], rollout.vision, packing.cells
+    positions, images = cells % input_ids.shape[1], {}
+    if vision is not None and any(vision.rows):
+        positions = _image_positions(backbone, input_ids, vision).flatten(1)[:, cells]
+        read = _images_of(packing.marks, _image_sizes(backbone, vision))
+        images = replace(vision, rows=(read,)).model_inputs()
+    return {
+        "input_ids": input_ids.flatten()[cells][None],
+        "position_ids": positions[..., None, :],
+        # Models pass a mask of four dimensions on as it is, and packed attention ignores it.
+        "attention_mask": input_ids.new_zeros(1, 1, 1, 1),
+        **images,
+    }
+
+
+def _mark_images(backbone: nn.Module, input_ids: Tensor, vision: VisionInputs) -> Tensor:
+    """The tokens, those of image ``i`` replaced by ``-1 - i``: equal if they show the same."""
+    sizes, shown = _image_sizes(backbone, vision), _shown(vision)
+    numbers = shown.repeat_interleave(sizes[shown])
+    return input_ids.masked_scatter(input_ids == _image_token(backbone), -1 - numbers)
+
+
+def _images_of(marks: Tensor, sizes: Tensor) -> tuple[int, ...]:
+    """The images whose tokens stand in a sequence of marks, in order."""
+    tokens, counts = (-1 - marks[marks < 0]).tolist(), sizes.tolist()
+    images: list[int] = []
+    place = 0
+    while place < len(tokens):
+        images.append(tokens[place])
+        place += counts[tokens[place]]
+    return tuple(images)
+
+
+def _image_positions(backbone: nn.Module, input_ids: Tensor, vision: VisionInputs) -> Tensor:
+    """The model's own positions ``(3, B, T)`` of rows that show images."""
+    is_image = input_ids.eq(_image_token(backbone)).int()
+    grids = vision.image_grid_thw[_shown(vision)]
+    return backbone.get_rope_index(  # pyright: ignore
+        input_ids, mm_token_type_ids=is_image, image_grid_thw=grids
+    )[0]
+
+
+def _image_sizes(backbone: nn.Module, vision: VisionInputs) -> Tensor:
+    """``(I,)`` tokens that each image takes."""
+    merge: int = backbone.config.vision_config.spatial_merge_size  # pyright: ignore
+    return vision.image_grid_thw.prod(-1) // merge**2
+
+
+def _shown(vision: VisionInputs) -> Tensor:
+    """The images that the rows show, row after row."""
+    return vision.image_grid_thw.new_tensor([image for row in vision.rows for image in row])
 
 
 def token_logprobs(

@@ -109,6 +109,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     head_dtype: HeadDtype | None = None,
     gradient_checkpointing: bool = False,
+    packing: bool = False,
     freeze_vision: bool = False,
     lora: LoRA | None = None,
     meta: bool = False,
@@ -122,6 +123,7 @@ def load_model(
         head_dtype: Type in which the language-model head computes; None: as the checkpoint's
             configuration says, or else the type of the weights.
         gradient_checkpointing: Trade compute for memory in the backward pass.
+        packing: Let `states_before` read rows end to end, and a prefix that they share once.
         freeze_vision: Do not train the vision tower, which then encodes each image once. Only for
             models that read images.
         lora: An adapter that learns in place of the weights.
@@ -138,6 +140,7 @@ def load_model(
 
     from vagentrl.models.head import head_dtype_of, set_head_dtype
     from vagentrl.models.lora import add_adapter
+    from vagentrl.models.packing import allow_packing
 
     config = load_config(model)
     _check_head(config, model)
@@ -177,6 +180,8 @@ def load_model(
         for module in policy.modules():
             if isinstance(module, GradientCheckpointingLayer):
                 module.training = True  # it checkpoints only then; its parts stay in eval mode
+    if packing:
+        allow_packing(policy)
     return policy
 
 

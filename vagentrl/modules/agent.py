@@ -29,6 +29,7 @@ from vagentrl.losses import (
 )
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
+from vagentrl.models.packing import reading_order
 from vagentrl.models.sharded import full
 from vagentrl.modules import deepspeed, fsdp2
 from vagentrl.modules.actor import ActorModule
@@ -76,6 +77,8 @@ class AgentModule(LightningModule):
         head_dtype: Type in which the policy's language-model head computes, both in the trainer
             and in the sampler; None uses the model's type.
         gradient_checkpointing: Recompute activations in the backward pass to save memory.
+        packing: Lay the rows of a pass end to end without padding, and read a prefix that several
+            of them share once, in every pass in which that saves a fifth of the tokens.
         freeze_vision: Do not train the vision towers of actor and critic.
         lora: Train LoRA adapters of actor and critic instead of their full weights. The reference
             is then the actor without its adapter, and a checkpoint holds no frozen weights.
@@ -103,6 +106,7 @@ class AgentModule(LightningModule):
         dtype: Literal["float32", "bfloat16"] = "float32",
         head_dtype: Literal["float32", "bfloat16"] | None = None,
         gradient_checkpointing: bool = False,
+        packing: bool = False,
         freeze_vision: bool = False,
         lora: LoRA | None = None,
         score_batch_size: int = 32,
@@ -121,6 +125,7 @@ class AgentModule(LightningModule):
         self.dtype_name = dtype
         self.head_dtype: Literal["float32", "bfloat16"] | None = head_dtype
         self.gradient_checkpointing = gradient_checkpointing
+        self.packing = packing
         self.freeze_vision = freeze_vision
         self.lora = lora
         self.score_batch_size = score_batch_size
@@ -218,6 +223,7 @@ class AgentModule(LightningModule):
             dtype=getattr(torch, self.dtype_name),
             head_dtype=self.head_dtype,
             gradient_checkpointing=self.gradient_checkpointing,
+            packing=self.packing,
             freeze_vision=self.freeze_vision,
             lora=self.lora,
             meta=meta,
@@ -325,19 +331,23 @@ class AgentModule(LightningModule):
     ) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
         """This rank's share of the rows, in chunks of `score_batch_size`.
 
-        Each chunk comes with its index into a ``(B, T)`` tensor. Rows of similar length share a
-        chunk, which keeps the padding small. All ranks get equally many chunks, because sharded
-        models are gathered in every forward pass; the last may be a row that is stored nowhere.
+        Each chunk comes with its index into a ``(B, T)`` tensor. Rows that share a prefix share a
+        chunk if they may be packed; else rows of similar length do, which keeps the padding small.
+        All ranks get equally many chunks, because sharded models are gathered in every forward
+        pass; the last may be a row that is stored nowhere.
         """
-        by_length = rollout.attention_mask.sum(-1).argsort(stable=True)
-        chunks = by_length.split(self.score_batch_size)
+        if self.packing:
+            order = reading_order(rollout)
+        else:
+            order = rollout.attention_mask.sum(-1).argsort(stable=True)
+        chunks = order.split(self.score_batch_size)
         mine = ranks.shard(chunks)
         for rows in mine:
             chunk = rollout.select(rows)
             yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
         if len(mine) * ranks.world_size() < len(chunks):
-            chunk = rollout.select(by_length[:1])
-            yield (by_length[:0], slice(0, chunk.input_ids.shape[1])), chunk
+            chunk = rollout.select(order[:1])
+            yield (order[:0], slice(0, chunk.input_ids.shape[1])), chunk
 
     # -------------------------------------------------------------------------------- learning
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vagentrl.losses import Aggregation, trajectory_lengths
+from vagentrl.models.packing import reading_order
 from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, passes_for
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -17,7 +18,8 @@ class MinibatchLoader:
     """Iterates over the micro-batches of a batch, in several shuffled passes.
 
     Every minibatch has the same number of micro-batches on each rank, `accumulate`, after which the
-    optimizer takes a step. Rows of like length share a micro-batch, which keeps padding small.
+    optimizer takes a step. The rows of a minibatch are sorted by length before they are divided,
+    which keeps padding small, or by what they begin with, for packed reading.
 
     Args:
         rollout: The rows to learn from.
@@ -34,6 +36,8 @@ class MinibatchLoader:
         passes: How often each row is used (RAGEN's online-k).
         seed: Seeds the order of the rows, and the random choice of `part`.
         part: Share of the rows to learn from, drawn at random.
+        by_prefix: Sort the rows of a minibatch so that those that share a prefix are neighbours,
+            unless `micro_batch_tokens` is given.
         ranks: Number of ranks. Each rank takes its share of every minibatch's micro-batches, and
             the gradient is the sum over ranks.
         rank: The number of this rank.
@@ -55,6 +59,7 @@ class MinibatchLoader:
         passes: int,
         seed: int,
         part: float = 1.0,
+        by_prefix: bool = False,
         ranks: int = 1,
         rank: int = 0,
     ) -> None:
@@ -69,8 +74,10 @@ class MinibatchLoader:
         self.minibatches = max(1, round(len(self.rows) / minibatch_size))
         self.rank = rank
         lengths = rollout.attention_mask.sum(-1).cpu()
+        together = by_prefix and micro_batch_tokens is None  # a budget is kept in order of length
+        place = reading_order(rollout).argsort() if together else lengths
         self._minibatches = [
-            rows[lengths[rows].argsort(stable=True)] for rows in self._shuffled(passes, seed)
+            rows[place[rows].argsort(stable=True)] for rows in self._shuffled(passes, seed)
         ]
         if micro_batch_tokens is None:
             assert micro_batch_size is not None
@@ -109,7 +116,7 @@ class MinibatchLoader:
         for part in parts:
             if part:
                 yield minibatch.select(torch.tensor(part))
-            else:  # fewer rows than micro-batches: fill up with the shortest row, at weight 0
+            else:  # fewer rows than micro-batches: fill up with the first row, at weight 0
                 filler = minibatch.select(torch.tensor([0]))
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 
