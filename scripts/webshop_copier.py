@@ -4,7 +4,8 @@
 
 It searches for the words of the wish, opens the first product that is found, presses the options
 that the wish names, and buys. Prints a Markdown table of its success and score over held-out
-wishes, for shops of several sizes.
+wishes, for shops of several sizes, and the success of the oracle that goes by pages, which searches
+for the whole wish and goes back where a product does not come as wished.
 """
 
 from __future__ import annotations
@@ -40,13 +41,24 @@ def play(shop: WebShop, seed: int) -> StepResult:
     return do("click[buy now]")
 
 
+def play_oracle(shop: WebShop, seed: int) -> StepResult:
+    """Play an episode by the oracle's advice; returns its last step."""
+    shop.reset(seed)
+    while True:
+        action = (shop.oracle() or ("click[back to search]",))[0]
+        step = shop.step(Reply("", actions=(action,)))
+        if step.terminated or step.truncated:
+            return step
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What copying alone earns in WebShop.")
     parser.add_argument("--episodes", type=int, default=256)
     parser.add_argument("--products", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--attributes", type=int, nargs="+", default=[1, 2, 3])
     arguments = parser.parse_args()
-    print("| products | attributes | success | score |\n|--:|--:|--:|--:|")
+    print("| products | attributes | success | score | success of the oracle |")
+    print("|--:|--:|--:|--:|--:|")
     for products in arguments.products:
         for attributes in arguments.attributes:
             shop = WebShop(
@@ -55,12 +67,16 @@ def main() -> None:
                 page_size=4,
                 results=25,
                 turn_limit=10,
+                oracle="pages",
                 format=NoThink(action_separator=None),
             )
             ends = [play(shop, seed_of("validation", n)) for n in range(arguments.episodes)]
             success = sum(end.metrics["success"] for end in ends) / len(ends)
             score = sum(end.reward for end in ends) / len(ends)
-            print(f"| {products} | {attributes} | {success:.2f} | {score:.2f} |", flush=True)
+            advised = [play_oracle(shop, seed_of("validation", n)) for n in range(len(ends))]
+            read = sum(end.metrics["success"] for end in advised) / len(ends)
+            cells = (products, attributes, f"{success:.2f}", f"{score:.2f}", f"{read:.2f}")
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 if __name__ == "__main__":
