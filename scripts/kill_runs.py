@@ -59,6 +59,7 @@ MODES: dict[str, tuple[int, tuple[str, ...]]] = {
             "--trainer.strategy.class_path=tests.cpu_deepspeed.CPUDeepSpeed",
         ),
     ),
+    "fsdp2": (2, ("--trainer.devices=2", "--trainer.strategy=fsdp2")),
 }
 """The number of ranks and the settings of each mode, by its name."""
 
@@ -67,9 +68,9 @@ class Trace(Callback):
     """Writes a hash of all weights at the start of every iteration, and at the end."""
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        weights = runs.fingerprint(pl_module)  # all ranks: sharded ones are gathered
         if trainer.is_global_zero:
-            iteration = agent_of(pl_module).iteration
-            line = json.dumps({"iteration": iteration, "weights": runs.fingerprint(pl_module)})
+            line = json.dumps({"iteration": agent_of(pl_module).iteration, "weights": weights})
             with Path(TRACE).open("a") as file:
                 file.write(line + "\n")
 

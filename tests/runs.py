@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from tests import toy
 from vagentrl.cli.trainer import VagentCLI
+from vagentrl.models.sharded import full
 from vagentrl.models.tiny import build_image_processor, build_model
 
 TOY_RUN = Path(__file__).parent / "data" / "toy_run.yaml"
@@ -84,9 +85,9 @@ def events(cli: VagentCLI) -> EventAccumulator:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """Return a hash of a module's weights and buffers."""
+    """Return a hash of a module's weights and buffers; all ranks must call it if it is sharded."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().numpy().tobytes())
+        digest.update(full(tensor.detach()).cpu().numpy().tobytes())
     return digest.hexdigest()

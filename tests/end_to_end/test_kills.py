@@ -14,7 +14,7 @@ KILLS = 4  # `python -m scripts.kill_runs --kills 20` takes longer and finds mor
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["single", "ddp", "deepspeed"])
+@pytest.mark.parametrize("mode", ["single", "ddp", "deepspeed", "fsdp2"])
 def test_killed_runs_resume_bit_by_bit_and_never_from_a_torn_checkpoint(mode: str, tmp_path: Path):
     if mode == "deepspeed":
         pytest.importorskip("deepspeed")

@@ -23,7 +23,7 @@ from vagentrl.modules.trainer_checks import check_trainer
 def test_a_configuration_names_it():
     assert type(StrategyRegistry.get("fsdp2")) is fsdp2.FSDP2
     assert type(runs.prepare("--trainer.strategy=fsdp2").trainer.strategy) is fsdp2.FSDP2
-    assert Shards.of("fsdp2", 4, 2) == Shards(8, 3)
+    assert Shards.of("fsdp2", 4, 2) == Shards(8, 3, fsdp=True)
 
 
 @pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -31,6 +31,7 @@ from vagentrl.modules.sharded_checkpoint import (
     load_model,
     load_optimizer,
 )
+from vagentrl.modules.unused_weights import with_zero_gradients
 
 
 class FSDP2(ModelParallelStrategy):
@@ -155,27 +156,10 @@ def _fill(module: nn.Module, whole: dict[str, Any], mesh: DeviceMesh) -> None:
             remember_images(tower)  # as `load_model` does where there are weights
 
 
-class _Touch(torch.autograd.Function):
-    """Its first argument, with zero gradients for all others."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, *weights: Tensor) -> Tensor:
-        ctx.weights = [(weight.shape, weight.dtype, weight.device) for weight in weights]
-        return states.view_as(states)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        zeros = (
-            torch.zeros((), dtype=dtype, device=device).expand(shape)
-            for shape, dtype, device in ctx.weights
-        )
-        return gradient, *zeros
-
-
 def _touch_unused_vision(backbone: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
     """Give a vision tower that encoded nothing zero gradients: all ranks reduce the same ones."""
     tower = getattr(backbone, "visual", None)
     if tower is not None and "pixel_values" not in kwargs and torch.is_grad_enabled():
         learning = [p for p in tower.parameters() if p.requires_grad]
-        output.last_hidden_state = _Touch.apply(output.last_hidden_state, *learning)
+        output.last_hidden_state = with_zero_gradients(output.last_hidden_state, learning)
     return output

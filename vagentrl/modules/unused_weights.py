@@ -21,8 +21,12 @@ def touch(loss: Tensor, weights: Iterable[Tensor]) -> Tensor:
         weights: Leaves of the graph that require gradients; plain tensors, not sharded ones.
     """
     used = {id(weight) for weight in _leaves(loss)}
-    unused = [weight for weight in weights if id(weight) not in used]
-    return _Touch.apply(loss, *unused) if unused else loss  # pyright: ignore
+    return with_zero_gradients(loss, [weight for weight in weights if id(weight) not in used])
+
+
+def with_zero_gradients(tensor: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """The same tensor, whose backward pass gives each of the weights a gradient of 0."""
+    return _Touch.apply(tensor, *weights) if weights else tensor  # pyright: ignore
 
 
 def _leaves(loss: Tensor) -> Iterable[Tensor]:
@@ -46,14 +50,13 @@ class _Touch(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, *weights: Tensor) -> Tensor:
         ctx.like = [(weight.shape, weight.dtype, weight.device) for weight in weights]
-        return loss.clone()
+        return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
-        return gradients[0], *_zeros(ctx.like)
-
-
-def _zeros(like: Sequence[tuple[torch.Size, torch.dtype, torch.device]]) -> list[Tensor]:
-    return [torch.zeros((), dtype=dtype, device=at).expand(shape) for shape, dtype, at in like]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore
+        zeros = (
+            torch.zeros((), dtype=kind, device=at).expand(shape) for shape, kind, at in ctx.like
+        )
+        return gradient, *zeros
