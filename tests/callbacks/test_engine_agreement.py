@@ -86,7 +86,8 @@ def test_rows_with_and_without_images_are_told_apart():
     rollout = replace(rollout, vision=vision)
     scores = Scores(rollout.rollout_logprobs - torch.tensor([[0.02], [0.01]]))
     logged: dict[str, float] = {}
-    trainer = SimpleNamespace(log_dir="unused")
+    strategy = SimpleNamespace(broadcast=lambda folder: folder)
+    trainer = SimpleNamespace(log_dir="unused", loggers=[], strategy=strategy)
     agent: Any = SimpleNamespace(record=logged.__setitem__, trainer=trainer)
     EngineAgreement().on_scores(agent, rollout, scores)
     assert logged["rollout/logprob_gap"] == pytest.approx(0.015)
