@@ -132,7 +132,9 @@ def test_random_rows_with_images(rows: list[list[int]]):
 
 
 @text_and_images
-@pytest.mark.parametrize("context", [FullHistory(), Window(1), Window(2, clear_every=2)], ids=["all", "one", "two"])
+@pytest.mark.parametrize(
+    "context", [FullHistory(), Window(1), Window(2, clear_every=2)], ids=["all", "one", "two"]
+)
 def test_episodes_of_groups(images: bool, context: Any):
     replies = [[toy.GO, toy.WAIT, toy.GO], [toy.GO, toy.GO], [toy.WAIT, toy.GO, toy.GO], [toy.GO]]
     played = [
