@@ -179,8 +179,8 @@ class _Watch:
         if self._ended.is_set():
             return
         log.critical(
-            "%s; this process (%s) ends too. Resume the run from its last checkpoint with --resume, "
-            "or in a new folder with --ckpt_path last",
+            "%s; this process (%s) ends too. Resume the run from its last checkpoint "
+            "with --resume, or in a new folder with --ckpt_path last",
             why,
             self.names[self._rank],
         )
