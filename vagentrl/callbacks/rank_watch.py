@@ -83,6 +83,8 @@ class _Watch:
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
         self._interval_s = min(silence_s / 4, 10.0)
+        # A rank may raise what all ranks are about to raise, so the others get some time.
+        self._failure_s = 2 * self._interval_s
         self._rank = ranks.rank()
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         served = self._connect(host, 0) if self._rank == 0 else None
@@ -118,6 +120,7 @@ class _Watch:
         It returns if all ranks still give signs of life.
         """
         self._silence_s = min(self._silence_s, 3 * self._interval_s)
+        self._failure_s = 0.0
         if self._ended.wait(5 * self._interval_s):
             self._judging.join()  # it tells the others, and ends this process
 
@@ -166,8 +169,7 @@ class _Watch:
 
     def _judge(self, rank: int, silent_s: float) -> None:
         word = self._said[rank]
-        # A rank may raise what all ranks are about to raise, so the others get some time.
-        if word.startswith(FAILED) and silent_s >= 2 * self._interval_s:
+        if word.startswith(FAILED) and silent_s >= self._failure_s:
             self._end(f"{self.names[rank]} has {word}")
         elif word != LEFT and silent_s >= self._silence_s:
             self._end(
