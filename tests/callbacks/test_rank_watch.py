@@ -16,6 +16,7 @@ from vagentrl.callbacks import RankWatch
 from vagentrl.errors import ConfigError
 
 NOTHING: Any = None
+BROKEN = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer")
 
 
 def take_part(rank: int, port: int, ill: int, how: str, log: str) -> None:
@@ -29,8 +30,11 @@ def take_part(rank: int, port: int, ill: int, how: str, log: str) -> None:
     if how == "leaves":
         watch.teardown(NOTHING, NOTHING, "fit")
         os._exit(0)
-    if rank == ill and how == "dies":
+    if rank == ill and how in ("dies", "dies and breaks"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if rank != ill and how in ("dies and breaks", "breaks"):
+        watch.on_exception(NOTHING, NOTHING, BROKEN)
+        os._exit(3)
     if rank == ill and how == "freezes":
         os.kill(os.getpid(), signal.SIGSTOP)
     if rank == ill and how == "fails":
@@ -74,6 +78,18 @@ def test_the_other_rank_ends_with_the_error_of_the_one_that_failed(tmp_path: Pat
     assert code == 1
     assert "rank 1 (process" in said
     assert "has failed: ValueError('no room')" in said
+
+
+@pytest.mark.parametrize("ill", [0, 1])
+def test_an_error_of_a_broken_connection_waits_for_the_name_of_the_dead(ill: int, tmp_path: Path):
+    code, said = survivor(tmp_path, ill, "dies and breaks")
+    assert code == 1
+    assert f"rank {ill} (process" in said
+    assert "has given no sign of life for" in said
+
+
+def test_a_broken_connection_of_ranks_that_all_live_is_raised(tmp_path: Path):
+    assert survivor(tmp_path, 1, "breaks") == (3, "")
 
 
 @pytest.mark.parametrize("other", [0, 1])

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 LEFT, FAILED = "left", "failed: "
 """What a rank that has finished, or has raised an error, writes in place of its heartbeat."""
 
+_LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
+"""What an error says that gloo raises as a plain RuntimeError when another process is gone."""
+
 
 class RankWatch(Callback):
     """Ends all processes of a run soon after one of them has died, and says which.
@@ -28,6 +31,9 @@ class RankWatch(Callback):
     after 30 minutes with Lightning's defaults, and without a word about who died. Here a thread of
     each process gives a sign of life every few seconds and looks for those of the others. A process
     that still runs but makes no progress counts as alive. With one process nothing happens.
+
+    If the dead one's connections break, the others fail at once, with an error that does not say
+    whose connection it was. They then wait up to 50 s to find out, less with a small ``silence_s``.
 
     Args:
         silence_s: Seconds without a sign of life after which a process counts as dead. A process
@@ -53,8 +59,15 @@ class RankWatch(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         if self._watch is not None:
+            if _is_lost_connection(exception):
+                self._watch.find_the_lost()
             self._watch.leave(f"{FAILED}{exception!r}")
             self._watch = None
+
+
+def _is_lost_connection(exception: BaseException) -> bool:
+    words = str(exception)
+    return isinstance(exception, DistError) or any(lost in words for lost in _LOST)
 
 
 class _Watch:
@@ -70,6 +83,8 @@ class _Watch:
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
         self._interval_s = min(silence_s / 4, 10.0)
+        # A rank may raise what all ranks are about to raise, so the others get some time.
+        self._failure_s = 2 * self._interval_s
         self._rank = ranks.rank()
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         served = self._connect(host, 0) if self._rank == 0 else None
@@ -84,7 +99,8 @@ class _Watch:
         self._ended, self._last_word = threading.Event(), LEFT
         self._talking = threading.Thread(target=self._talk, name="rank watch", daemon=True)
         self._talking.start()
-        threading.Thread(target=self._judge_others, name="rank judge", daemon=True).start()
+        self._judging = threading.Thread(target=self._judge_others, name="rank judge", daemon=True)
+        self._judging.start()
 
     def _connect(self, host: str, port: int) -> TCPStore:
         timeout = timedelta(seconds=max(self._silence_s, 1.0))
@@ -97,6 +113,16 @@ class _Watch:
         self._last_word = why
         self._ended.set()
         self._talking.join(self._silence_s)
+
+    def find_the_lost(self) -> None:
+        """Give a rank whose connection broke some time to be found silent, which ends this process.
+
+        It returns if all ranks still give signs of life.
+        """
+        self._silence_s = min(self._silence_s, 3 * self._interval_s)
+        self._failure_s = 0.0
+        if self._ended.wait(5 * self._interval_s):
+            self._judging.join()  # it tells the others, and ends this process
 
     # ----------------------------------------------------------------- the thread that talks
 
@@ -143,8 +169,7 @@ class _Watch:
 
     def _judge(self, rank: int, silent_s: float) -> None:
         word = self._said[rank]
-        # A rank may raise what all ranks are about to raise, so the others get some time.
-        if word.startswith(FAILED) and silent_s >= 2 * self._interval_s:
+        if word.startswith(FAILED) and silent_s >= self._failure_s:
             self._end(f"{self.names[rank]} has {word}")
         elif word != LEFT and silent_s >= self._silence_s:
             self._end(
@@ -156,10 +181,16 @@ class _Watch:
         if self._ended.is_set():
             return
         log.critical(
-            "%s; this process (%s) ends too. Resume the run from its last checkpoint with "
-            "--ckpt_path last",
+            "%s; this process (%s) ends too. Resume the run from its last checkpoint "
+            "with --resume, or in a new folder with --ckpt_path last",
             why,
             self.names[self._rank],
         )
+        # The others hear whom this rank blames, or they would blame this rank.
+        self._last_word = f"{FAILED}{why}"
+        self._ended.set()
+        self._talking.join(self._interval_s)
+        if self._rank == 0:
+            time.sleep(2 * self._interval_s)  # it serves the store from which they read
         logging.shutdown()
         os._exit(1)  # the main thread may wait for the dead rank in a library, and never return
