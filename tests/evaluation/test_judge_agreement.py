@@ -201,6 +201,17 @@ def test_one_change_is_a_small_one():
     assert scores and all(0.5 < score < 1 for score in scores)
 
 
+def test_predictions_are_about_the_state_after_and_the_wrong_state_is_the_one_before():
+    # The oracle moves in every turn, so the state changes.
+    claims = play_claims(
+        FrozenLake(slip=0.0), episodes=4, turns=2, representations=["natural"], play="oracle"
+    )
+    predictions = [each for each in claims if each.claim.kind == "prediction"]
+    stay = [each.claim for each in predictions if each.form == "another state"]
+    assert stay and all(c.before is not None and c.before != c.state for c in stay)
+    assert all(c.before is not None and c.text == c.before.natural for c in stay)
+
+
 def test_the_same_seed_makes_the_same_claims():
     def make(seed: int) -> list[LabelledClaim]:
         return play_claims(
