@@ -27,7 +27,8 @@ from vagentrl.types import Representation
 USAGE = """vagentrl judge-agreement --judge CLASS (--env CLASS | --config CONFIG | --claims FILE)
 
   vagentrl judge-agreement --judge RelationF1 --env Sokoban
-  vagentrl judge-agreement --judge judge.yaml --config sokoban_world_model --episodes 50
+  vagentrl judge-agreement --judge '{class_path: RelationF1, init_args: {vague_credit: 0}}' \\
+      --config sokoban_world_model --episodes 50
   vagentrl judge-agreement --judge RelationF1 --claims runs/mine/version_0/judgements.jsonl --json
 """
 DESCRIPTION = """
