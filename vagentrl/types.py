@@ -174,6 +174,8 @@ class Claim:
         state: The true state.
         rubric: The environment's instructions for judges; may be empty.
         before: For a prediction, the true state before the actions; None if unknown.
+        images: The pictures of the observation that shows the true state; empty if it has none.
+            Two claims that differ only in them are equal, since the state says what they show.
     """
 
     kind: ClaimKind
@@ -182,6 +184,7 @@ class Claim:
     state: State
     rubric: str = ""
     before: State | None = None
+    images: tuple[Image, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def truth(self) -> str:

@@ -8,6 +8,7 @@ import multiprocessing
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,6 +40,10 @@ class Apart(Judge):
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_worker": None}
 
+    @property
+    def sees_images(self) -> bool:
+        return self.inner.sees_images
+
     def identity(self) -> str:
         return self.inner.identity()
 
@@ -67,6 +72,8 @@ class Apart(Judge):
                 self._before = self.metrics()
                 self.restarts += 1
             self._worker = _Worker(self.inner)
+        if not self.inner.sees_images:
+            claim = replace(claim, images=())  # pictures are large to send
         return await asyncio.wrap_future(self._worker.submit(claim))
 
 

@@ -9,11 +9,12 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.pictures import digest
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ class Cached(Judge):
         self.unwritten = 0
         self._pending: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Verdict]] = {}
 
+    @property
+    def sees_images(self) -> bool:
+        return self.inner.sees_images
+
     def identity(self) -> str:
         return self.inner.identity()
 
@@ -56,7 +61,8 @@ class Cached(Judge):
         await self.inner.close()
 
     async def judge(self, claim: Claim) -> Verdict:
-        name = content_hash(self.inner.identity(), claim)
+        seen = claim if self.inner.sees_images else replace(claim, images=())
+        name = content_hash(self.inner.identity(), seen)
         key = (asyncio.get_running_loop(), name)
         task = self._pending.get(key)
         if task is not None:
@@ -93,8 +99,13 @@ class Cached(Judge):
 
 def content_hash(identity: str, claim: Claim) -> str:
     """Return a hash of the judge's identity and the claim, the same in every process."""
-    content = json.dumps([1, identity, asdict(claim)], sort_keys=True)  # 1 is a format version
-    return hashlib.sha256(content.encode()).hexdigest()
+    told = asdict(replace(claim, images=()))
+    del told["images"]
+    content = json.dumps([1, identity, told], sort_keys=True)  # 1 is a format version
+    hashed = hashlib.sha256(content.encode())
+    for image in claim.images:
+        hashed.update(digest(image))
+    return hashed.hexdigest()
 
 
 def read(file: Path) -> Verdict | None:

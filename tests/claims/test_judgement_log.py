@@ -19,17 +19,20 @@ def written(folder: Path) -> list[dict[str, Any]]:
 def test_a_line_has_the_claim_the_truth_and_the_verdicts(tmp_path: Path):
     log = JudgementLog(share=1.0)
     judged = judgement("the box is\nleft “so”", 0.5, second=1.0)
+    truth = "the box is 2 below the player"
+    state = {"natural": truth, "structured": truth, "symbolic": truth}
+    stated = {"truth": truth, "representation": "natural", "state": state, "rubric": ""}
     log.write(tmp_path / "run", {"turn": 3}, [(judged, True)])
     log.write(tmp_path / "run", {"turn": 4}, [(judgement("fine", 1.0), False)])
     assert written(tmp_path / "run") == [
         {
             "turn": 3, "kind": "observation", "claim": "the box is\nleft “so”",
-            "truth": "the box is 2 below the player", "score": 0.5, "reason": "",
+            "score": 0.5, "reason": "", **stated,
             "second_score": 1.0, "second_reason": "", "differ": True,
         },
         {
             "turn": 4, "kind": "observation", "claim": "fine",
-            "truth": "the box is 2 below the player", "score": 1.0, "reason": "",
+            "score": 1.0, "reason": "", **stated,
         },
     ]  # fmt: skip
 

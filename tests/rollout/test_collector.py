@@ -387,6 +387,14 @@ def test_claims_stand_beside_the_state_before_and_after_the_reply():
     assert malformed.claims == ()
 
 
+def test_claims_show_the_pictures_of_the_state_that_they_are_about():
+    # ClaimsCountdown starts with 3 left, and a picture is 28 * (left + 1) wide.
+    playing = collector(HONEST[:1], partial(ClaimsCountdown, images=True), images=True)
+    [turn, *_] = play_one(playing, seed=3, max_tokens=200).turns
+    widths = {claim.kind: [image.width for image in claim.images] for claim in turn.claims}
+    assert widths == {"observation": [112], "prediction": [84]}
+
+
 def test_a_reply_that_was_cut_off_makes_no_claim():
     whole = HONEST[0]
     playing = collector([toy.encode_reply(whole)[:-1]], ClaimsCountdown)  # all but the end of turn

@@ -1,4 +1,4 @@
-"""Chat models: second models that judge or advise the agent, prompted with text."""
+"""Chat models: second models that judge or advise the agent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from vagentrl.chat.asking import ask
 from vagentrl.chat.base import ChatModel, ChatReply, without_thoughts
+from vagentrl.chat.pictures import picture_block
 
 if TYPE_CHECKING:
     from vagentrl.chat.openai import OpenAIChat
 
-__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask", "without_thoughts"]
+__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask", "picture_block", "without_thoughts"]
 
 
 def __getattr__(name: str) -> Any:

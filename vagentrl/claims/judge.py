@@ -53,6 +53,11 @@ class Judge(ABC):
         judge._settings = (args, kwargs)  # for `identity`
         return judge
 
+    @property
+    def sees_images(self) -> bool:
+        """Whether verdicts depend on the pictures of a claim."""
+        return False
+
     @abstractmethod
     async def judge(self, claim: Claim) -> Verdict | float:
         """Judge a claim.

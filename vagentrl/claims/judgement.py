@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from vagentrl.claims.judge import Verdict
 from vagentrl.types import Claim
@@ -41,6 +41,10 @@ class Judgement:
     second: Verdict | None = None
     second_baseline: float | None = None
     penalty: float = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the pictures: ranks exchange judgements, and no rank judges them again."""
+        return {**vars(self), "claim": replace(self.claim, images=())}
 
 
 def drawn(share: float, *content: object) -> bool:

@@ -74,6 +74,9 @@ def _record(judgement: Judgement, differs: bool) -> dict[str, object]:
         "kind": claim.kind,
         "claim": claim.text,
         "truth": claim.truth,
+        "representation": claim.representation,
+        "state": vars(claim.state),
+        "rubric": claim.rubric,
         "score": None if verdict is None else verdict.score,
         "reason": judgement.failure if verdict is None else verdict.reason,
     }

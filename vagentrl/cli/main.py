@@ -16,6 +16,7 @@ COMMANDS = (
     "test",
     "check",
     "check-env",
+    "judge-agreement",
     "recipes",
     "evaluate",
     "export",
@@ -36,6 +37,8 @@ commands:
   evaluate    compare policies on environments      vagentrl evaluate A B --config … --output …
   check       dry run: build everything but the weights, and say how large it is
   check-env   can an environment be trained on      vagentrl check-env FrozenLake
+  judge-agreement                    vagentrl judge-agreement --judge RelationF1 --env Sokoban
+              how often a judge agrees with the exact one
   recipes     list the configurations that ship     vagentrl recipes sokoban_vlm > mine.yaml
   export      write a checkpoint's policy as a Hugging Face model
                                                     vagentrl export CHECKPOINT FOLDER
@@ -109,6 +112,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.check_env import run_check_env
 
             run_check_env(arguments)
+        case "judge-agreement":
+            from vagentrl.cli.judge_agreement import run_judge_agreement
+
+            run_judge_agreement(arguments)
         case "evaluate":
             from vagentrl.cli.evaluate import run_evaluate
 

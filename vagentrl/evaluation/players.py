@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from vagentrl.chat.base import ChatModel, ChatReply
+from vagentrl.chat.pictures import picture_block
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, RolloutError
@@ -295,9 +294,7 @@ def _blocks(text: str, observation: Observation) -> Iterator[dict[str, Any]]:
     images = iter(observation.images)
     for number, part in enumerate(text.split(IMAGE_PLACEHOLDER)):
         if number:
-            next(images).save(png := BytesIO(), "PNG")
-            url = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-            yield {"type": "image_url", "image_url": {"url": url}}
+            yield picture_block(next(images))
         if part:
             yield {"type": "text", "text": part}
 

@@ -19,7 +19,7 @@ from vagentrl.event_loops import run_to_the_end
 from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.rollout.workers import Worker, WorkerPool, reset, step, traits
+from vagentrl.rollout.workers import Worker, WorkerPool, reset, step, traits, with_pictures
 from vagentrl.types import Finish, Observation, Prompt, Reply, Stop, Trajectory, Turn
 
 OnEnd = Callable[[Trajectory], None]
@@ -401,7 +401,7 @@ class RunningEpisode:
                 reward=result.reward,
                 finish=finish,
                 metrics=result.metrics,
-                claims=claims,
+                claims=with_pictures(claims, self._observation, result),
                 policy_version=generation.policy_version,
             )
         )

@@ -11,6 +11,7 @@ import contextlib
 import math
 import pickle
 from collections.abc import AsyncIterator, Callable, Hashable
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal, NamedTuple
 
@@ -131,6 +132,22 @@ def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Clai
         if text is not None and state is not None and representation is not None
     )
     return result, claims
+
+
+def with_pictures(
+    claims: tuple[Claim, ...], seen: Observation, result: StepResult
+) -> tuple[Claim, ...]:
+    """The claims of a turn with the pictures of the states that they are about.
+
+    Args:
+        claims: The claims that `step` returned.
+        seen: The observation that the agent replied to.
+        result: The result that `step` returned.
+    """
+    shown = {"observation": seen.images, "prediction": result.observation.images}
+    return tuple(
+        replace(claim, images=shown[claim.kind]) if shown[claim.kind] else claim for claim in claims
+    )
 
 
 def _state(environment: Environment) -> State | None:
