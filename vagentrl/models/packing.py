@@ -212,7 +212,9 @@ def allow_packing(model: PreTrainedModel) -> None:
 
 def may_pack(model: nn.Module) -> bool:
     """Whether `allow_packing` was called on the model, and it can."""
-    return model.config.get_text_config()._attn_implementation == ATTENTION  # pyright: ignore
+    if not isinstance(model, PreTrainedModel):
+        return False
+    return model.config.get_text_config()._attn_implementation == ATTENTION
 
 
 def packed_attention(
