@@ -39,7 +39,7 @@ def zero(**settings: Any) -> dict[str, Any]:
         ),
         (zero(config="settings.json"), 1, 1, Shards(1, 2)),
         ({"class_path": "x.DeepSpeedStrategy", "init_args": {"stage": 1}}, 4, 1, Shards(4, 1)),
-        ("fsdp", -1, 1, Shards(1, 3)),
+        ("fsdp", -1, 1, Shards(1, 3, fsdp=True)),
     ],
 )
 def test_what_devices_share_follows_from_the_trainer(

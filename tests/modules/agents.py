@@ -24,8 +24,10 @@ Gradients = dict[str, Tensor]
 class Bench:
     """Stands for the trainer, as far as the loss looks at it."""
 
-    strategy: Any = SimpleNamespace(root_device=torch.device("cpu"))
+    strategy: Any = SimpleNamespace(root_device=torch.device("cpu"), broadcast=lambda each: each)
     precision = "32-true"
+    loggers: Sequence[Any] = ()
+    log_dir = "unused"
 
     def __init__(self, callbacks: Sequence[AgentCallback], accumulate: int) -> None:
         self.callbacks = callbacks
