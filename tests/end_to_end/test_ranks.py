@@ -30,8 +30,13 @@ def assert_same(result: dict[str, Any], alone: dict[str, Any]) -> None:
     assert result["played"] == alone["played"]
     assert result["evaluated"] == alone["evaluated"]
     torch.testing.assert_close(result["weights"], alone["weights"])
+    # How many passes are filled up depends on the number of ranks.
+    metrics, expected = (
+        {name: value for name, value in each["metrics"].items() if name != "train/fillers"}
+        for each in (result, alone)
+    )
     # Lightning rounds the mean number of tokens over ranks down to a whole one
-    assert result["metrics"] == pytest.approx(alone["metrics"], rel=0.05, abs=1e-4)
+    assert metrics == pytest.approx(expected, rel=0.05, abs=1e-4)
 
 
 @pytest.mark.parametrize("case", rank.CASES)
