@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any, TypeVar
 
-from lightning import Trainer
 from torch import Tensor, distributed
 
 from vagentrl.errors import VagentError
@@ -87,17 +85,3 @@ def sum_over_ranks(tensor: Tensor) -> None:
     """Replace a tensor by its sum over all ranks."""
     if world_size() > 1:
         distributed.all_reduce(tensor)
-
-
-def run_folder(trainer: Trainer) -> Path:
-    """The folder that a run writes to. All ranks must call this together: rank 0 broadcasts it.
-
-    With a logger that keeps no folder for each run, as that of Weights & Biases or MLflow, the
-    folder is where `ModelCheckpoint` puts this run's checkpoints: ``save_dir/name/version``.
-    """
-    logger = trainer.loggers[0] if trainer.loggers else None
-    folder = Path(trainer.log_dir or trainer.default_root_dir)
-    if logger is not None and not logger.log_dir and logger.version is not None:
-        version = logger.version
-        folder /= f"{logger.name}/{version if isinstance(version, str) else f'version_{version}'}"
-    return Path(trainer.strategy.broadcast(str(folder)))

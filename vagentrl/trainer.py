@@ -27,12 +27,8 @@ from vagentrl.callbacks import (
 from vagentrl.errors import ConfigError, VagentError
 from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
 from vagentrl.modules.checks import check_resumable
-from vagentrl.modules.saved import (
-    newest_checkpoints,
-    places_of_configuration,
-    read_state,
-    saved_when,
-)
+from vagentrl.modules.run_folders import places_of_configuration
+from vagentrl.modules.saved_checkpoints import newest_checkpoints, read_state, saved_when
 from vagentrl.modules.trainer_checks import NEEDED, check_asked
 from vagentrl.noise import silence_noise
 

@@ -16,7 +16,7 @@ from PIL import Image
 from tests import runs
 from vagentrl.callbacks import TrajectoryPictures, media
 from vagentrl.callbacks.media import writers_for
-from vagentrl.ranks import run_folder
+from vagentrl.modules.run_folders import run_folder
 
 CSV = "--trainer.logger={class_path: CSVLogger, init_args: {save_dir: runs, name: table}}"
 PICTURE = Image.new("RGB", (3, 2), "red")

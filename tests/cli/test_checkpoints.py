@@ -14,7 +14,7 @@ from vagentrl.cli.main import main
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import END_MARK, atomic_folder
-from vagentrl.modules.saved import newest_checkpoint
+from vagentrl.modules.saved_checkpoints import newest_checkpoint
 
 FIRST_IS_BEST = (
     "--trainer.callbacks=lightning.pytorch.callbacks.ModelCheckpoint",

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from vagentrl import ranks
-from vagentrl.errors import VagentError
+from vagentrl.errors import ConfigError, VagentError
 from vagentrl.modules.checkpoint_io import (
     END_MARK,
     AtomicCheckpointIO,
@@ -311,6 +311,15 @@ def test_a_strategy_with_folders_saves_whole_ones_and_loads_no_others(tmp_path: 
     unmark(path)
     with pytest.raises(VagentError, match="no whole checkpoint"):
         strategy.load_checkpoint(path)
+
+
+def test_a_folder_is_not_saved_to_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    strategy = FolderStrategy()
+    save_whole_folders(strategy)
+    with pytest.raises(ConfigError, match=r"s3://bucket/last.ckpt would be a folder"):
+        strategy.save_checkpoint({"content": "later"}, "s3://bucket/last.ckpt")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_no_checkpoint_of_a_single_process(tmp_path: Path):

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from vagentrl import ranks
 from vagentrl.errors import VagentError
 from vagentrl.modules.checkpoint_io import PARTIAL, REPLACED, is_whole, put_in_place
-from vagentrl.modules.saved import folders_of_run
+from vagentrl.modules.run_folders import folders_of_run
 
 LOCK = "in_use.lock"
 """The file in a folder of checkpoints that the running process holds locked."""

@@ -14,7 +14,7 @@ from vagentrl.errors import ConfigError, EngineError
 from vagentrl.losses import agreement
 from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
-from vagentrl.ranks import run_folder
+from vagentrl.modules.run_folders import run_folder
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule

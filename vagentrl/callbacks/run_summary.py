@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from vagentrl.callbacks.json_log import JSONLinesLogger
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.rollouts import rollouts_of
-from vagentrl.ranks import run_folder
+from vagentrl.modules.run_folders import run_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

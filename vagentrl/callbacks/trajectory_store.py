@@ -16,7 +16,7 @@ from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
-from vagentrl.ranks import run_folder
+from vagentrl.modules.run_folders import run_folder
 from vagentrl.viewer.folder import TrajectoryFolder
 from vagentrl.viewer.reading import FOLDER
 from vagentrl.viewer.records import RowWriter, StoredSplit, TokenScores, load_pyarrow

@@ -20,7 +20,7 @@ from vagentrl.claims.payment import first_value, mean_values, turn_bonus
 from vagentrl.errors import ConfigError, JudgeError, PartError
 from vagentrl.modules.callback import AgentCallback
 from vagentrl.modules.rollouts import rollouts_of
-from vagentrl.ranks import run_folder
+from vagentrl.modules.run_folders import run_folder
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.workers import opening
 from vagentrl.signatures import check_signatures

@@ -13,12 +13,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from vagentrl import ranks
 from vagentrl.errors import ConfigError
 from vagentrl.modules.checkpoint_io import checkpoints_in, flaw_of, is_whole
-from vagentrl.modules.saved import (
-    newest_checkpoint,
-    places_of_configuration,
-    read_state,
-    saved_when,
-)
+from vagentrl.modules.run_folders import places_of_configuration
+from vagentrl.modules.saved_checkpoints import newest_checkpoint, read_state, saved_when
 
 
 def find_checkpoint(wanted: str, trainer: Trainer) -> str:

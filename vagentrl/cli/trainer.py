@@ -34,10 +34,10 @@ from vagentrl.cli.plugins import load_plugins
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import AgentModule
-from vagentrl.modules.saved import newest_checkpoint, places_of_run
+from vagentrl.modules.run_folders import places_of_run, run_folder
+from vagentrl.modules.saved_checkpoints import newest_checkpoint
 from vagentrl.modules.trainer_checks import check_asked
 from vagentrl.noise import be_quiet, silence_noise
-from vagentrl.ranks import run_folder
 from vagentrl.trainer import (
     TRAINER_DEFAULTS,
     refused_by_lightning,

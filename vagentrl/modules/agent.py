@@ -48,6 +48,7 @@ from vagentrl.modules.fsdp2 import FSDP2
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.modules.run_folders import run_folder
 from vagentrl.modules.trainer_checks import check_data, check_trainer
 from vagentrl.modules.unused_weights import touch
 from vagentrl.rollout.iteration import Iteration, Warmup
@@ -566,7 +567,7 @@ class AgentModule(LightningModule):
         check_finite(self)
         checkpoint["iteration"] = self.iteration
         checkpoint["first_iteration"] = self.first_iteration
-        checkpoint["run_folder"] = str(ranks.run_folder(self.trainer))
+        checkpoint["run_folder"] = str(run_folder(self.trainer))
         checkpoint["policy"] = self.trainer.datamodule.policy_record().as_plain()  # pyright: ignore
         for name in self.frozen_names():
             del checkpoint["state_dict"][name]

@@ -17,7 +17,7 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 
 from vagentrl import ranks
-from vagentrl.errors import VagentError
+from vagentrl.errors import ConfigError, VagentError
 
 PARTIAL = ".partial"
 """Suffix of what is being written."""
@@ -25,6 +25,10 @@ REPLACED = ".replaced"
 """Suffix of an earlier folder while a new one takes its place."""
 END_MARK = "complete.json"
 """The file that is written last to a folder: the sizes of all other files, in bytes, by name."""
+DEEPSPEED_FILE = "checkpoint/mp_rank_00_model_states.pt"
+"""Where a folder of DeepSpeed (stages 1 and 2) has everything but the optimizer."""
+SHARDED_FILE = "meta.pt"
+"""Where a folder of FSDP2 has everything but weights and optimizer."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -82,9 +86,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         The folder to write to, which is empty.
 
     Raises:
+        ConfigError: When the path is a URL.
         VagentError: When the folder cannot be written. A rank that fails within the block raises
             alone, while the others wait for it: its process must end.
     """
+    if _is_remote(path):
+        raise ConfigError(
+            f"the checkpoint {path} would be a folder, as DeepSpeed and FSDP2 write it, and those "
+            "are written to disks alone; give ModelCheckpoint a dirpath on a disk that all ranks "
+            "see, and copy the folder from there"
+        )
     target = Path(path)
     partial = target.with_name(target.name + PARTIAL)
     try:
@@ -114,17 +125,15 @@ def save_whole_folders(strategy: Strategy) -> None:
     def save_checkpoint(
         checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
     ) -> None:
-        filepath = strategy.broadcast(filepath)
-        if _is_remote(filepath):
-            return save(strategy, checkpoint, filepath, storage_options)
-        with atomic_folder(filepath) as folder:
+        with atomic_folder(strategy.broadcast(filepath)) as folder:
             save(strategy, checkpoint, folder, storage_options)
 
     def load_checkpoint(
         checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        check_whole(checkpoint_path)
-        return load(strategy, checkpoint_path, weights_only)
+        path = strategy.broadcast(checkpoint_path)
+        check_whole(path)
+        return load(strategy, path, weights_only)
 
     strategy.save_checkpoint, strategy.load_checkpoint = save_checkpoint, load_checkpoint
 
@@ -138,6 +147,14 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
     return sorted([*Path(folder).glob("*.ckpt"), *filter(is_whole, unnamed)])
 
 
+def state_file(checkpoint: Path) -> Path:
+    """The file of a checkpoint, a file or a folder, with the states of loops and callbacks."""
+    if not checkpoint.is_dir():
+        return checkpoint
+    deepspeed = checkpoint / DEEPSPEED_FILE
+    return deepspeed if deepspeed.is_file() else checkpoint / SHARDED_FILE
+
+
 def is_whole(path: str | Path) -> bool:
     """Whether a checkpoint, a file or a folder, was written to its end."""
     return flaw_of(path) is None
@@ -149,7 +166,7 @@ def check_whole(path: str | Path) -> None:
     Raises:
         VagentError: When there is none, or a part of it is missing.
     """
-    flaw = None if _is_remote(path) else flaw_of(path)
+    flaw = flaw_of(path)
     if flaw is not None:
         raise VagentError(
             f"{path} is no whole checkpoint: {flaw}. A run that is killed while it saves leaves "

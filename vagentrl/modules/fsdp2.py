@@ -23,7 +23,7 @@ from vagentrl import ranks
 from vagentrl.errors import ConfigError
 from vagentrl.models.vision_memory import remember_images
 from vagentrl.modules.actor import ActorModule
-from vagentrl.modules.checkpoint_io import atomic_folder, check_whole
+from vagentrl.modules.checkpoint_io import save_whole_folders
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.sharded_checkpoint import (
     SavedWeights,
@@ -48,33 +48,26 @@ class FSDP2(ModelParallelStrategy):
             process_group_backend=process_group_backend,
             timeout=timedelta(seconds=timeout_s),
         )
+        save_whole_folders(self)
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
-    ) -> None:
-        with atomic_folder(self.broadcast(filepath)) as folder:
-            super().save_checkpoint(checkpoint, folder, storage_options)
-
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        path = Path(self.broadcast(checkpoint_path))
-        check_whole(path)
-        if not is_sharded_checkpoint(path):
+        if not is_sharded_checkpoint(checkpoint_path):
             raise ConfigError(
-                f"{path} was not saved by FSDP2, which reads its own checkpoints alone; set "
-                "trainer.strategy as in the run that saved it, or write it as a model with "
+                f"{checkpoint_path} was not saved by FSDP2, which reads its own checkpoints alone; "
+                "set trainer.strategy as in the run that saved it, or write it as a model with "
                 "`vagentrl export` and start from that with model.policy"
             )
         agent: Any = self.lightning_module
-        load_model(agent, path, agent.frozen_names())
+        load_model(agent, checkpoint_path, agent.frozen_names())
         for optimizer in self.optimizers:  # none in an evaluation
-            load_optimizer(agent, optimizer, path)
-        return SavedWeights(path).others(weights_only=weights_only)
+            load_optimizer(agent, optimizer, checkpoint_path)
+        return SavedWeights(checkpoint_path).others(weights_only=weights_only)
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -25,18 +25,16 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from vagentrl.modules.checkpoint_io import UNREADABLE, unreadable
+from vagentrl.modules.checkpoint_io import SHARDED_FILE, UNREADABLE, unreadable
 from vagentrl.modules.checks import check_fits
 
-OTHERS_FILE = "meta.pt"
-"""Where Lightning puts everything but weights and optimizer."""
 MODEL = "state_dict"
 OPTIMIZER = "optimizer_0"
 
 
 def is_sharded_checkpoint(path: str | Path) -> bool:
     """Whether a folder is a checkpoint of FSDP2."""
-    return (Path(path) / OTHERS_FILE).is_file()
+    return (Path(path) / SHARDED_FILE).is_file()
 
 
 class SavedWeights:
@@ -73,7 +71,7 @@ class SavedWeights:
         """Everything but weights and optimizer: the states of loops, callbacks and datamodule."""
         with _readable(self._path):
             return torch.load(
-                Path(self._path) / OTHERS_FILE, map_location="cpu", weights_only=weights_only
+                Path(self._path) / SHARDED_FILE, map_location="cpu", weights_only=weights_only
             )
 
 

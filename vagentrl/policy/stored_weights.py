@@ -12,13 +12,17 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vagentrl.errors import ConfigError
-from vagentrl.modules.checkpoint_io import UNREADABLE, check_whole, unreadable
+from vagentrl.modules.checkpoint_io import (
+    DEEPSPEED_FILE,
+    UNREADABLE,
+    check_whole,
+    state_file,
+    unreadable,
+)
 from vagentrl.modules.sharded_checkpoint import SavedWeights, is_sharded_checkpoint
 from vagentrl.rollout.policy_record import PolicyRecord
 
 ADAPTER_FILE = "adapter_model.safetensors"
-DEEPSPEED_FILE = "checkpoint/mp_rank_00_model_states.pt"
-"""Where a checkpoint of DeepSpeed, which is a folder, has the weights (stages 1 and 2)."""
 _IN_CHECKPOINT = "actor.policy."
 _IN_ADAPTER = "base_model.model."
 
@@ -60,7 +64,7 @@ def open_checkpoint(path: Path) -> tuple[StoredWeights, PolicyRecord | None]:
         saved = SavedWeights(path)
         shapes, read, others = saved.shapes, saved.read, saved.others()
     else:
-        others = _map_file(path if path.is_file() else path / DEEPSPEED_FILE, path)
+        others = _map_file(state_file(path), path)
         named = others.get("state_dict") or others.get("module") or {}
         shapes = {name: weight.shape for name, weight in named.items()}
         read = named.__getitem__
