@@ -5,10 +5,11 @@
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
 finished runs are not repeated. ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge`
-alone, which believes whatever it cannot check. ``defended`` adds filters, templates, and an audit
-by the exact judge of one claim in four. ``exact`` is paid by the exact judge. Prints a Markdown
-table of held-out episodes, in which the exact judge scores all claims (mean and standard deviation
-over seeds), and draws the success and the share of right claims of each iteration's episodes.
+alone, which believes what is vague and that a room is solved. ``defended`` adds filters, templates,
+the comparison of predictions with "nothing changes", and an audit by the exact judge of one claim
+in four. ``exact`` is paid by the exact judge. Prints a Markdown table of held-out episodes, in
+which the exact judge scores all claims (mean and standard deviation over seeds), and draws the
+success and the share of right claims of each iteration's episodes.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train under a judge that can be fooled.")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--iterations", type=int, default=40)
     parser.add_argument("--figure", type=Path, default=None)
     parser.add_argument("--dry_run", action="store_true", help="one small iteration of each arm")
     arguments = parser.parse_args()
