@@ -29,6 +29,7 @@ from vagentrl.errors import VagentError
 from vagentrl.models.forward import packing_of, states_before
 from vagentrl.models.packing import ATTENTION
 from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.scoring import score, scoring_chunks
 from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.types import RolloutBatch
 
@@ -179,9 +180,9 @@ def _read(trainer: Trainer, agent: AgentModule, packed: bool) -> tuple[float, ..
             total.backward()
 
     with torch.no_grad():
-        scoring = seconds(lambda: agent.score(whole.rollout))
+        scoring = seconds(lambda: score(agent, whole.rollout))
     return (
-        sum(tokens_read(policy, chunk) for _, chunk in agent._scoring_chunks(whole.rollout)),
+        sum(tokens_read(policy, chunk) for _, chunk in scoring_chunks(agent, whole.rollout)),
         scoring,
         sum(tokens_read(policy, micro_batch.rollout) for micro_batch in loader),
         seconds(learn),

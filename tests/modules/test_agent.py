@@ -12,7 +12,8 @@ from tests import runs
 from vagentrl.advantages import MaskedGAE
 from vagentrl.callbacks import AgentCallback
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.modules.agent import SKIPPED_AT_MOST, AgentModule
+from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.gradients import SKIPPED_AT_MOST
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.types import RolloutBatch, Scores, TrainBatch
 

@@ -25,6 +25,7 @@ from vagentrl.errors import VagentError
 from vagentrl.losses import PPOClip, TruncatedImportance
 from vagentrl.modules import deepspeed
 from vagentrl.modules.optimizer import AdamW
+from vagentrl.modules.scoring import score, score_values
 from vagentrl.rollout.iteration import Warmup
 from vagentrl.types import RolloutBatch
 
@@ -42,7 +43,7 @@ def test_scores_are_the_models_own_however_many_rows_are_scored_at_once(advantag
         values = None if agent.critic is None else agent.critic(rollout)
         for rows in (1, 2, 32):
             agent.score_batch_size = rows
-            scores = agent.score(rollout)
+            scores = score(agent, rollout)
             torch.testing.assert_close(scores.old_logprobs, logprobs)
             assert scores.ref_logprobs is None
             if values is None:
@@ -51,7 +52,7 @@ def test_scores_are_the_models_own_however_many_rows_are_scored_at_once(advantag
             mask = rollout.attention_mask  # shorter rows are not padded to the whole width
             assert scores.values is not None
             torch.testing.assert_close(scores.values[mask], values[mask])
-            torch.testing.assert_close(agent.score_values(rollout)[mask], values[mask])
+            torch.testing.assert_close(score_values(agent, rollout)[mask], values[mask])
 
 
 def assessing() -> tuple[BenchAgent, RolloutBatch, dict[str, float]]:
@@ -109,14 +110,14 @@ def test_importance_weights_and_their_metrics_are_those_of_the_whole_batch():
 
 def test_each_rank_scores_its_share_and_all_are_added_up(monkeypatch: pytest.MonkeyPatch):
     agent, rollout, _ = assessing()
-    alone = agent.score(rollout)
+    alone = score(agent, rollout)
     # as if another rank had scored rows of the same log-probs and values, instead of zeros
     monkeypatch.setattr("vagentrl.ranks.sum_over_ranks", lambda scored: scored.mul_(2))
-    together = agent.score(rollout)
+    together = score(agent, rollout)
     assert alone.values is not None and together.values is not None
     torch.testing.assert_close(together.old_logprobs, 2 * alone.old_logprobs)
     torch.testing.assert_close(together.values, 2 * alone.values)
-    torch.testing.assert_close(agent.score_values(rollout), 2 * alone.values)
+    torch.testing.assert_close(score_values(agent, rollout), 2 * alone.values)
 
 
 # ------------------------------------------------------------------------------------- a loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vagentrl.errors import ConfigError
 
@@ -134,34 +134,16 @@ def load_model(
     Raises:
         ConfigError: When the weights cannot be loaded, or the model does not fit the settings.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     from vagentrl.models.head import head_dtype_of, set_head_dtype
     from vagentrl.models.lora import add_adapter
     from vagentrl.models.packing import allow_packing
 
     config = load_config(model)
     _check_head(config, model)
-    auto = AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
-    # A dry run is for another machine, which may have kernels that this one lacks.
-    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
     if meta:
-        with torch.device("meta"):
-            policy = auto.from_config(config, dtype=dtype or torch.float32)
+        policy = _empty_model(config, dtype)
     else:
-        try:
-            policy = auto.from_pretrained(
-                checkpoint_path(model), dtype=dtype or "auto", **attention
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
-        except ImportError as error:
-            raise ConfigError(
-                f"model.attn_implementation is {attn_implementation!r}, which does not work here: "
-                f"{error}. Leave it out for what transformers chooses"
-            ) from error
+        policy = _model_with_weights(model, config, dtype, attn_implementation)
     if (head_dtype := head_dtype or head_dtype_of(config)) is not None:
         set_head_dtype(policy, head_dtype)
     if freeze_vision:
@@ -172,17 +154,61 @@ def load_model(
             )
         freeze_vision_tower(policy)
     if lora is not None:
-        with torch.device("meta") if meta else nullcontext():
+        with policy.device if meta else nullcontext():
             add_adapter(policy, lora)
     policy.eval()  # with dropout, replies would be scored by another policy than sampled them
     if gradient_checkpointing:
-        policy.gradient_checkpointing_enable({"use_reentrant": False})
-        for module in policy.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.training = True  # it checkpoints only then; its parts stay in eval mode
+        _checkpoint_gradients(policy)
     if packing:
         allow_packing(policy)
     return policy
+
+
+def _empty_model(config: PretrainedConfig, dtype: torch.dtype | None) -> PreTrainedModel:
+    """The architecture on the meta device.
+
+    Its attention is the default one: a dry run is for another machine, which may have kernels that
+    this one lacks.
+    """
+    import torch
+
+    with torch.device("meta"):
+        return _auto_class(config).from_config(config, dtype=dtype or torch.float32)
+
+
+def _model_with_weights(
+    model: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype | None,
+    attn_implementation: str | None,
+) -> PreTrainedModel:
+    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    try:
+        return _auto_class(config).from_pretrained(
+            checkpoint_path(model), dtype=dtype or "auto", **attention
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the weights of {model!r} cannot be loaded: {error}") from error
+    except ImportError as error:
+        raise ConfigError(
+            f"model.attn_implementation is {attn_implementation!r}, which does not work here: "
+            f"{error}. Leave it out for what transformers chooses"
+        ) from error
+
+
+def _auto_class(config: PretrainedConfig) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if reads_images(config) else AutoModelForCausalLM
+
+
+def _checkpoint_gradients(policy: PreTrainedModel) -> None:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    policy.gradient_checkpointing_enable({"use_reentrant": False})
+    for module in policy.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = True  # it checkpoints only then; its parts stay in eval mode
 
 
 def _check_head(config: PretrainedConfig, model: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,8 +28,6 @@ from vagentrl.losses import (
 )
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
-from vagentrl.models.packing import reading_order
-from vagentrl.models.sharded import full
 from vagentrl.modules import deepspeed, fsdp2
 from vagentrl.modules.actor import ActorModule
 from vagentrl.modules.callback import CallbackHooks
@@ -45,19 +42,18 @@ from vagentrl.modules.checks import (
 )
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.fsdp2 import FSDP2
+from vagentrl.modules.gradients import FiniteSteps, clip_gradients, drop_gradients
 from vagentrl.modules.optimizer import AdamW
 from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.run_folders import run_folder
+from vagentrl.modules.scoring import score, score_values
 from vagentrl.modules.trainer_checks import check_data, check_trainer
 from vagentrl.modules.unused_weights import touch
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
 log = logging.getLogger(__name__)
-
-SKIPPED_AT_MOST = 8
-"""Skipped steps in a row that end the run. With float16 the loss scale needs a few to settle."""
 
 
 class AgentModule(LightningModule):
@@ -137,7 +133,7 @@ class AgentModule(LightningModule):
         self.hooks = CallbackHooks(self)
         self.needs_reference = False
         self.actor_lr_scale = 1.0  # callbacks may lower it; the schedule's rate is multiplied by it
-        self._skipped = 0  # consecutive skipped steps
+        self._finite_steps = FiniteSteps()
         self._check_settings()
 
     def _check_settings(self) -> None:
@@ -277,9 +273,9 @@ class AgentModule(LightningModule):
         # Scoring in the precision of training makes the first probability ratio exactly 1.
         with self.trainer.precision_plugin.forward_context():
             if earlier is None:
-                scores = self.score(rollout)
+                scores = score(self, rollout)
             else:
-                scores = replace(earlier, values=self.score_values(rollout))
+                scores = replace(earlier, values=score_values(self, rollout))
         rollout = self.hooks.on_scores(rollout, scores)
         credit = self.advantage(rollout, scores)
         if (importance := self.policy_loss.importance) is not None:
@@ -291,64 +287,6 @@ class AgentModule(LightningModule):
             explained = explained_variance(scores.values, credit.returns, rollout.action_mask)
             self.record("rollout/explained_variance", explained)
         return rollout, scores, credit
-
-    def score(self, rollout: RolloutBatch) -> Scores:
-        """Log-probs, reference log-probs and values of all rows, without gradients."""
-        old = torch.zeros_like(rollout.rewards)
-        ref = torch.zeros_like(old) if self.reference is not None else None
-        values = torch.zeros_like(old) if self.critic is not None else None
-        for index, chunk in self._scoring_chunks(rollout):
-            states = self.actor.states(chunk)
-            old[index] = self.actor.logprobs(states, chunk)[0]
-            if self.reference is not None and ref is not None:
-                ref[index] = self.reference(chunk)
-            if self.critic is not None and values is not None:
-                values[index] = self.critic(chunk, states)
-        for scored in (old, ref, values):
-            if scored is not None:
-                ranks.sum_over_ranks(scored)
-        return Scores(old, ref, values)
-
-    def score_actor(self, rollout: RolloutBatch) -> Tensor:
-        """Log-probs ``(B, T)`` of the sampled tokens of all rows under the actor."""
-        logprobs = torch.zeros_like(rollout.rewards)
-        for index, chunk in self._scoring_chunks(rollout):
-            logprobs[index] = self.actor(chunk)
-        ranks.sum_over_ranks(logprobs)
-        return logprobs
-
-    def score_values(self, rollout: RolloutBatch) -> Tensor:
-        """Values of all rows ``(B, T)``, without gradients."""
-        assert self.critic is not None
-        values = torch.zeros_like(rollout.rewards)
-        for index, chunk in self._scoring_chunks(rollout):
-            shared = self.critic.backbone is None
-            values[index] = self.critic(chunk, self.actor.states(chunk) if shared else None)
-        ranks.sum_over_ranks(values)
-        return values
-
-    def _scoring_chunks(
-        self, rollout: RolloutBatch
-    ) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-        """This rank's share of the rows, in chunks of `score_batch_size`.
-
-        Each chunk comes with its index into a ``(B, T)`` tensor. Rows that share a prefix share a
-        chunk if they may be packed; else rows of similar length do, which keeps the padding small.
-        All ranks get equally many chunks, because sharded models are gathered in every forward
-        pass; the last may be a row that is stored nowhere.
-        """
-        if self.packing:
-            order = reading_order(rollout)
-        else:
-            order = rollout.attention_mask.sum(-1).argsort(stable=True)
-        chunks = order.split(self.score_batch_size)
-        mine = ranks.shard(chunks)
-        for rows in mine:
-            chunk = rollout.select(rows)
-            yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
-        if len(mine) * ranks.world_size() < len(chunks):
-            chunk = rollout.select(order[:1])
-            yield (order[:0], slice(0, chunk.input_ids.shape[1])), chunk
 
     # -------------------------------------------------------------------------------- learning
 
@@ -474,51 +412,24 @@ class AgentModule(LightningModule):
             # its moments would change.
             for weight in self.actor.parameters():
                 weight.grad = None
-        norms = {
-            f"{group['name']}_grad_norm": full(
-                torch.nn.utils.clip_grad_norm_(group["params"], limit)
-            )
-            for group in optimizer.param_groups
-        }
-        if not self._are_finite(norms):
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+        if not self._are_finite(clip_gradients(optimizer, limit)):
+            drop_gradients(optimizer)
 
-    def _are_finite(self, norms: dict[str, Any]) -> bool:
-        """Whether all gradient norms are finite, so that the step can be taken; logs them.
-
-        Raises:
-            VagentError: When `SKIPPED_AT_MOST` steps in a row were skipped.
-        """
-        finite = all(math.isfinite(norm) for norm in norms.values())
+    def _are_finite(self, norms: dict[str, float]) -> bool:
+        """Whether all gradient norms are finite, so that the step can be taken; logs them."""
+        finite = self._finite_steps.check(norms, self.iteration)
         note = partial(self.log, on_step=False, on_epoch=True, batch_size=1)
         note("optim/skipped_steps", float(not finite), reduce_fx="sum")
         if finite:
-            self._skipped = 0
             for name, norm in norms.items():
                 note(f"optim/{name}", norm)
-            return True
-        self._skipped += 1
-        seen = ", ".join(f"{name} {float(norm)}" for name, norm in norms.items())
-        log.warning(
-            "iteration %d: a step is skipped because its gradient is not finite (%s)",
-            self.iteration,
-            seen,
-        )
-        if self._skipped == SKIPPED_AT_MOST:
-            raise VagentError(
-                f"{self._skipped} steps in a row had a gradient that is not finite ({seen}), so "
-                "nothing is learned; see which logged train/ and rollout/ scalars are not finite "
-                "either, then resume from the last checkpoint with lower learning rates"
-            )
-        return False
+        return finite
 
     def on_train_batch_end(self, outputs: Any, batch: TrainBatch | None, batch_idx: int) -> None:
         engine = self._deepspeed
         if engine is not None and batch is not None and engine.is_gradient_accumulation_boundary():
             # DeepSpeed has already skipped the step if the norm is not finite; this logs it.
-            self._are_finite({"grad_norm": engine.get_global_grad_norm()})
+            self._are_finite({"grad_norm": float(engine.get_global_grad_norm())})
             if not self.current.actor_learns:
                 deepspeed.rewind(self.optimizers(), "actor")
         if self.trainer.is_last_batch:  # an evaluation may follow before the epoch ends

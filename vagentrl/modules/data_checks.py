@@ -61,12 +61,15 @@ def check_settings(data: Rollouts) -> None:
         "groups": data.groups,
         "group_size": data.group_size,
         "minibatch_size": data.minibatch_size,
-        "micro_batch_size": 1 if data.micro_batch_size is None else data.micro_batch_size,
-        "micro_batch_tokens": 1 if data.micro_batch_tokens is None else data.micro_batch_tokens,
         "passes": data.passes,
         "val_episodes": data.val_episodes,
-        "turns": 1 if data.turns is None else data.turns,
     }
+    optional = {
+        "micro_batch_size": data.micro_batch_size,
+        "micro_batch_tokens": data.micro_batch_tokens,
+        "turns": data.turns,
+    }
+    counts |= {name: count for name, count in optional.items() if count is not None}
     for name, count in counts.items():
         check_kind(f"data.{name}", count, int)
         if count < 1:

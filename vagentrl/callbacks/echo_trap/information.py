@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vagentrl.modules.scoring import score_actor
 from vagentrl.rollout.collate import collate
 from vagentrl.types import Trajectory, Turn
 
@@ -49,7 +50,7 @@ def cross_score(agent: AgentModule, turns: Sequence[Turn], data: Rollouts) -> Fl
     rows = [Trajectory("", 0, row, (turn,), "terminated") for row, turn in enumerate(swapped)]
     rollout = collate(rows, data.renderer, temperature=data.sampling.temperature)
     with torch.no_grad(), agent.trainer.precision_plugin.forward_context():
-        logprobs = agent.score_actor(rollout.to(agent.device))
+        logprobs = score_actor(agent, rollout.to(agent.device))
     return logprobs.double().sum(-1).reshape(len(turns), len(turns))
 
 
