@@ -4,18 +4,20 @@
     python scripts/study_judge_attack.py --dry_run        # a minute: does every arm train?
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
-finished runs are not repeated. ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge`
-alone, which believes what is vague and that a room is solved. ``defended`` adds filters, templates,
-the comparison of predictions with "nothing changes", and an audit by the exact judge of one claim
-in four. ``exact`` is paid by the exact judge. Prints a Markdown table of held-out episodes, in
-which the exact judge scores all claims (mean and standard deviation over seeds), and draws the
-success and the share of right claims of each iteration's episodes.
+finished runs are not repeated. The start is the recipe's model, trained for a moment on a
+demonstrator that makes a vague claim now and then, as language models do. ``undefended`` is paid by
+`scripts.gullible_judge.GullibleJudge` alone, which believes the vague. ``defended`` adds filters,
+templates, the comparison of predictions with "nothing changes", and an audit by the exact judge of
+one claim in four. ``exact`` is paid by the exact judge. Prints a Markdown table of held-out
+episodes, in which the exact judge scores all claims (mean and standard deviation over seeds), and
+draws the success and the share of right claims of each iteration's episodes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 from itertools import product
 from pathlib import Path
@@ -23,10 +25,18 @@ from typing import Any
 
 import matplotlib
 from compare_runs import finish, load, mean_and_spread, save
+from lightning import seed_everything
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from study import ROOT, Run, scalars, train
+
+from vagentrl.cli.trainer import VagentCLI
+from vagentrl.cli.warmstart import Demonstrator, Stage
+from vagentrl.cli.warmstart.cloning import Demonstrations, clone
+from vagentrl.contexts import FullHistory
+from vagentrl.models.load import checkpoint_path, context_length, load_config, load_model
+from vagentrl.rollout.renderer import Renderer
 
 CONFIG = "configs/sokoban_world_model.yaml"
 EXACT = {"class_path": "vagentrl_judges.exact_state.ExactState"}
@@ -75,6 +85,30 @@ def callbacks(arm: str) -> str:
     return f"--trainer.callbacks={json.dumps(listed)}"
 
 
+def make_start(folder: Path) -> None:
+    """Write the model from which all arms start, unless it is there."""
+    if (folder / "config.json").is_file():
+        return
+    seed_everything(1)
+    vague = ["--config", str(ROOT / CONFIG), "--data.env=scripts.gullible_judge.VagueSokoban"]
+    cli = VagentCLI(vague, run=False)
+    path = Path(checkpoint_path(cli.model.policy_name))
+    policy = load_model(str(path))
+    stage = Stage(noise=0.5, steps=40, lr=5e-4, claim_noise=0.6)
+    demonstrations = Demonstrations(
+        cli.datamodule.environments["train"],
+        Demonstrator(stage.noise, ("Up", "Down", "Left", "Right"), stage.claim_noise),
+        Renderer.from_pretrained(path),
+        stage.batch_size,
+        FullHistory(),
+        context_length(load_config(str(path))),
+        seed=1,
+    )
+    clone(policy, demonstrations, stage, "start")
+    shutil.copytree(path, folder)
+    policy.save_pretrained(folder)
+
+
 def table(runs: dict[str, list[dict]]) -> str:
     lines = ["| held-out episodes | arm | before | after | each seed |", "|---|---|---|---|---|"]
     for name, title in SHOWN.items():
@@ -119,6 +153,9 @@ def main() -> None:
     if arguments.dry_run:
         arguments.seeds, folder = 1, ROOT / "runs/judge_attack_dry"
         extra = ["--trainer.max_epochs=1", *SMALL]
+    start = folder / "start"
+    make_start(start)
+    extra.append(f"--model.policy={start}")
     wanted = [
         Run(folder / arm / f"seed_{seed}", CONFIG, seed, [callbacks(arm), *extra])
         for seed, arm in product(range(1, arguments.seeds + 1), ARMS)
