@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vagentrl.chat import ChatModel, ChatReply, picture_block, without_thoughts
+from vagentrl.chat import ChatModel, ChatReply, illustrated, without_thoughts
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ChatError, ConfigError, JudgeError
 from vagentrl_judges.prompts import Prompt, fresh_code, probe
@@ -145,11 +145,9 @@ class YesNo(Judge):
                 f"YesNo.images is true, but this {claim.kind} claim has no picture of the state; "
                 "let the environment show pictures, or set images to false"
             )
-        blocks = [
-            await asyncio.to_thread(picture_block, image, self.max_image_side) for image in shown
-        ]
-        content = [*blocks, {"type": "text", "text": PICTURES + prompt}]
-        messages = [{"role": "user", "content": content}]
+        messages = await asyncio.to_thread(
+            illustrated, PICTURES + prompt, shown, self.max_image_side
+        )
         return await self.model.converse(messages, max_tokens=self.max_tokens)
 
 

@@ -1,9 +1,13 @@
 import asyncio
+import base64
 import pickle
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -183,6 +187,89 @@ def test_an_image_is_mentioned_and_its_placeholder_is_not():
     seen = replace(situation(), observation=Observation("<image> now", (Image.new("RGB", (2, 2)),)))
     prompt = ChatHintModel(FixedChat()).prompt(seen)
     assert "<image>" not in prompt and "(an image that is not shown to you) now" in prompt
+
+
+class SeeingChat(FixedChat):
+    """Records the conversations that it is asked to continue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conversations: list[Any] = []
+
+    async def converse(
+        self, messages: Sequence[Mapping[str, Any]], *, max_tokens: int = 256
+    ) -> ChatReply:
+        self.conversations.append(messages)
+        return ChatReply("Go right.")
+
+
+def coloured(*colours: str) -> tuple[Image.Image, ...]:
+    return tuple(Image.new("RGB", (8, 4), colour) for colour in colours)
+
+
+def with_pictures(now: str = "white") -> Situation:
+    """Three pictures in two turns, and an agent that writes a placeholder of its own."""
+    past = Exchange(Observation("<image> and <image>", coloured("red", "green")), Reply("<image>!"))
+    return replace(situation(), past=(past,), observation=Observation("<image> now", coloured(now)))
+
+
+def colours_in(message: Any) -> list[Any]:
+    *blocks, _ = message["content"]
+    urls = [block["image_url"]["url"].split(",")[1] for block in blocks]
+    pictures = [Image.open(BytesIO(base64.b64decode(url))) for url in urls]
+    return [(picture.size, picture.getpixel((0, 0))) for picture in pictures]
+
+
+def test_a_model_that_sees_is_shown_the_last_pictures_which_the_prompt_numbers():
+    chat = SeeingChat()
+    hint_model = ChatHintModel(chat, images=True, max_images=2, max_image_side=4)
+    assert hint_model.hint(with_pictures()).text == "Go right."
+    [[message]] = chat.conversations
+    assert colours_in(message) == [((4, 2), (0, 128, 0)), ((4, 2), (255, 255, 255))]
+    text = message["content"][-1]["text"]
+    unseen = "(an image that is not shown to you)"
+    assert f"{unseen} and (picture 1)" in text and "(picture 2) now" in text
+    assert f"{unseen}!" in text and "<image>" not in text  # what the agent wrote is no picture
+    assert not chat.prompts
+
+
+def test_a_model_that_sees_is_asked_in_words_where_there_are_no_pictures():
+    chat = SeeingChat()
+    ChatHintModel(chat, images=True).hint(situation())
+    assert len(chat.prompts) == 1 and not chat.conversations
+
+
+def test_a_record_tells_pictures_apart(tmp_path: Path):
+    chat = SeeingChat()
+    hint_model = ChatHintModel(chat, images=True, record=str(tmp_path))
+    for colour in ("white", "black", "white"):
+        hint_model.hint(with_pictures(colour))
+    assert len(chat.conversations) == 2
+
+
+def test_a_model_that_reads_text_only_is_not_shown_pictures():
+    with pytest.raises(ConfigError, match="FixedChat answers single prompts of text only"):
+        ChatHintModel(FixedChat(), images=True)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_images", "max_image_side"])
+def test_counts_below_one_are_refused(name: str):
+    settings: dict[str, Any] = {name: 0}
+    with pytest.raises(ConfigError, match=f"ChatHintModel.{name} is 0; give 1 or more"):
+        ChatHintModel(FixedChat(), **settings)
+
+
+@pytest.mark.parametrize("kind", ["exploit", "explore"])
+def test_hints_are_abstract_unless_concrete_ones_are_wanted(kind: HintKind):
+    abstract = ChatHintModel(FixedChat()).prompt(situation(kind))
+    assert "no exact action" in abstract and "{detail}" not in abstract
+    concrete = ChatHintModel(FixedChat(), concrete=True).prompt(situation(kind))
+    assert "no exact action" not in concrete and "name the exact action" in concrete
+
+
+def test_to_explore_is_to_choose_among_several_ways():
+    prompt = ChatHintModel(FixedChat()).prompt(situation("explore"))
+    assert "several different\nways to go on" in prompt and "less\npromising" in prompt
 
 
 def test_a_record_of_another_user_costs_the_record_and_not_the_run(

@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from vagentrl.chat.asking import ask
 from vagentrl.chat.base import ChatModel, ChatReply, without_thoughts
-from vagentrl.chat.pictures import picture_block
+from vagentrl.chat.pictures import illustrated, picture_block
 
 if TYPE_CHECKING:
     from vagentrl.chat.openai import OpenAIChat
 
-__all__ = ["ChatModel", "ChatReply", "OpenAIChat", "ask", "picture_block", "without_thoughts"]
+__all__ = [
+    "ChatModel",
+    "ChatReply",
+    "OpenAIChat",
+    "ask",
+    "illustrated",
+    "picture_block",
+    "without_thoughts",
+]
 
 
 def __getattr__(name: str) -> Any:

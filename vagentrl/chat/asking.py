@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from vagentrl.chat.base import ChatModel, ChatReply
 from vagentrl.errors import ChatError
@@ -10,13 +12,18 @@ from vagentrl.event_loops import run_in_background
 
 
 def ask(
-    model: ChatModel, prompt: str, *, max_tokens: int, patience_s: float, owner: str
+    model: ChatModel,
+    prompt: str | Sequence[Mapping[str, Any]],
+    *,
+    max_tokens: int,
+    patience_s: float,
+    owner: str,
 ) -> ChatReply:
     """Ask a chat model and wait, while other threads ask it at the same time.
 
     Args:
         model: The chat model.
-        prompt: The user message.
+        prompt: The user message, or a conversation as for `ChatModel.converse`.
         max_tokens: Maximum length of the reply in tokens.
         patience_s: Seconds until the reply must be there, including the time in the model's queue.
         owner: The class with the setting ``patience_s``, for the error.
@@ -27,7 +34,9 @@ def ask(
 
     async def complete() -> ChatReply:
         async with asyncio.timeout(patience_s):
-            return await model.complete(prompt, max_tokens=max_tokens)
+            if isinstance(prompt, str):
+                return await model.complete(prompt, max_tokens=max_tokens)
+            return await model.converse(prompt, max_tokens=max_tokens)
 
     try:
         return run_in_background(complete())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -22,3 +23,17 @@ def picture_block(image: Image, longest_side: int | None = None) -> dict[str, An
     image.save(png := BytesIO(), "PNG")
     url = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def illustrated(
+    text: str, images: Sequence[Image], longest_side: int | None = None
+) -> list[dict[str, Any]]:
+    """A conversation of one message, which shows pictures and then a text.
+
+    Args:
+        text: What follows the pictures.
+        images: The pictures.
+        longest_side: See `picture_block`.
+    """
+    blocks = [picture_block(image, longest_side) for image in images]
+    return [{"role": "user", "content": [*blocks, {"type": "text", "text": text}]}]

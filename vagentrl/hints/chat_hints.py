@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import os
+import re
 import string
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
 
-from vagentrl.chat import ChatModel, ask, without_thoughts
+from vagentrl.chat import ChatModel, ask, illustrated, without_thoughts
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.event_loops import run_in_background
 from vagentrl.hints.base import Exchange, Hint, HintModel, Situation
-from vagentrl.types import IMAGE_PLACEHOLDER
+from vagentrl.pictures import digest
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 log = logging.getLogger(__name__)
 
 REQUIRED = ("task", "observation")
-OPTIONAL = ("history", "state")
+OPTIONAL = ("history", "state", "detail")
+NOT_SHOWN = "(an image that is not shown to you)"
+PICTURES = "These are the last pictures that the agent saw, from the first to the last.\n\n"
+"""What the model reads between the pictures and the prompt."""
+DETAIL = {
+    True: "You may name the exact action.",
+    False: "Name the kind of step and leave the details to the agent: no exact action, query, code "
+    "or number.",
+}
+"""What ``{detail}`` stands for, by `concrete`."""
 
 
 class ChatHintModel(HintModel):
     """Asks a chat model for hints, with one prompt template to explore and one to exploit.
 
     Templates are text files. ``{task}`` stands for the environment's system prompt,
-    ``{observation}`` for the current observation, ``{history}`` for the earlier turns, and
-    ``{state}`` for the true state in words, which a text-only model needs if observations are
-    images. Write literal braces as ``{{`` and ``}}``. Images are mentioned and not shown. Of a
+    ``{observation}`` for the current observation, ``{history}`` for the earlier turns, ``{state}``
+    for the true state in words, which a text-only model needs if observations are images, and
+    ``{detail}`` for how concrete a hint may be. Write literal braces as ``{{`` and ``}}``. Of a
     reply, the reasoning in ``<think>`` tags is not part of the hint.
+
+    The default templates follow the purposes of the publication (VEG, appendix B): to exploit, one
+    step that brings the agent furthest; to explore, several different ways to go on, one of them
+    less promising.
 
     Args:
         model: The chat model to ask.
         exploit_template: File with the template for hints to exploit; None for the default.
         explore_template: File with the template for hints to explore; None for the default.
+        concrete: Whether a hint may name an exact action. The publication's may not.
+        images: Whether the model sees the pictures in the observations; it must be able to hold
+            conversations. If not, the prompt mentions them.
+        max_images: Maximum number of pictures that it sees, the episode's last ones.
+        max_image_side: Pixels to which the longer side of a picture is reduced if it is longer.
         max_tokens: Maximum length of a hint in tokens.
         patience_s: Seconds until a hint times out, including the time in the model's queue.
             `data.timeout_s` does not count this time.
@@ -49,15 +75,34 @@ class ChatHintModel(HintModel):
         model: ChatModel,
         exploit_template: str | None = None,
         explore_template: str | None = None,
+        concrete: bool = False,
+        images: bool = False,
+        max_images: int = 4,
+        max_image_side: int = 1024,
         max_tokens: int = 160,
         patience_s: float = 300.0,
         record: str | None = None,
     ) -> None:
-        if max_tokens < 1:
-            raise ConfigError(f"ChatHintModel.max_tokens is {max_tokens}; give 1 or more")
+        counts = {
+            "max_tokens": max_tokens,
+            "max_images": max_images,
+            "max_image_side": max_image_side,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise ConfigError(f"ChatHintModel.{name} is {count}; give 1 or more")
+        if images and type(model).converse is ChatModel.converse:
+            raise ConfigError(
+                f"ChatHintModel.images is true, but {type(model).__name__} answers single prompts "
+                "of text only; give a chat model that holds conversations, such as OpenAIChat"
+            )
         if not patience_s > 0:
             raise ConfigError(f"ChatHintModel.patience_s is {patience_s}; give more than 0")
         self.model = model
+        self.concrete = concrete
+        self.images = images
+        self.max_images = max_images
+        self.max_image_side = max_image_side
         self.max_tokens = max_tokens
         self.patience_s = patience_s
         self._templates = {
@@ -79,13 +124,13 @@ class ChatHintModel(HintModel):
         return self.patience_s
 
     def hint(self, situation: Situation) -> Hint:
-        prompt = self.prompt(situation)
-        path = self._path(prompt, situation)
+        prompt, images = self.prompt(situation), self.shown(situation)
+        path = self._path(prompt, images, situation)
         if (recorded := self._recorded(path)) is not None:
             return Hint(recorded)  # a recorded hint costs nothing
         reply = ask(
             self.model,
-            prompt,
+            illustrated(PICTURES + prompt, images, self.max_image_side) if images else prompt,
             max_tokens=self.max_tokens,
             patience_s=self.patience_s,
             owner="ChatHintModel",
@@ -124,24 +169,36 @@ class ChatHintModel(HintModel):
         self._warned = True
 
     def prompt(self, situation: Situation) -> str:
-        """Return the prompt for a hint."""
+        """Return the prompt for a hint, without the pictures."""
         environment = situation.environment
         state = environment.state()
+        seen = [*(exchange.observation for exchange in situation.past), situation.observation]
+        *past, now = _with_pictures_named(seen, len(self.shown(situation)))
+        turns = map(_format_turn, past, situation.past)
         filled = self._templates[situation.kind].format(
             task=environment.system_prompt(),
-            observation=situation.observation.text,
+            observation=now,
             state="not known" if state is None else state.natural,
-            history="\n\n".join(map(_format_turn, situation.past)) or "nothing yet",
+            history="\n\n".join(turns) or "nothing yet",
+            detail=DETAIL[self.concrete],
         )
-        return filled.replace(IMAGE_PLACEHOLDER, "(an image that is not shown to you)")
+        return filled.replace(IMAGE_PLACEHOLDER, NOT_SHOWN)  # the agent may write it
 
-    def _path(self, prompt: str, situation: Situation) -> Path | None:
-        """Return the hint's file, which is unique to the prompt, the model and the turn."""
+    def shown(self, situation: Situation) -> list[Image]:
+        """Return the pictures that the model sees, the oldest first."""
+        if not self.images:
+            return []
+        past = [image for each in situation.past for image in each.observation.images]
+        return [*past, *situation.observation.images][-self.max_images :]
+
+    def _path(self, prompt: str, images: Sequence[Image], situation: Situation) -> Path | None:
+        """Return the hint's file, which is unique to what the model is shown, and to the turn."""
         if self._record is None:
             return None
         about = [self.model.identity(), self.max_tokens, prompt, *situation.seeds]
-        digest = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
-        return self._record / digest[:2] / f"{digest}.txt"
+        about += [digest(image).hex() for image in images]
+        name = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+        return self._record / name[:2] / f"{name}.txt"
 
 
 def read_template(kind: str, path: str | None) -> str:
@@ -168,10 +225,25 @@ def read_template(kind: str, path: str | None) -> str:
     return text
 
 
-def _format_turn(exchange: Exchange) -> str:
-    saw = [exchange.observation.text, exchange.observation.hint]
-    lines = ["The agent saw:", *filter(None, saw), "The agent replied:", exchange.reply.text]
-    return "\n".join(lines)
+def _with_pictures_named(observations: Sequence[Observation], shown: int) -> list[str]:
+    """The observations' texts, with a name in place of each picture.
+
+    Args:
+        observations: An episode's observations.
+        shown: The number of pictures that the model sees, which are the last ones.
+    """
+    numbers = itertools.count(1 + shown - sum(len(seen.images) for seen in observations))
+
+    def name(_: re.Match[str]) -> str:
+        number = next(numbers)
+        return f"(picture {number})" if number > 0 else NOT_SHOWN
+
+    return [re.sub(re.escape(IMAGE_PLACEHOLDER), name, seen.text) for seen in observations]
+
+
+def _format_turn(text: str, exchange: Exchange) -> str:
+    saw = filter(None, (text, exchange.observation.hint))
+    return "\n".join(["The agent saw:", *saw, "The agent replied:", exchange.reply.text])
 
 
 def _write(path: Path, text: str) -> None:
