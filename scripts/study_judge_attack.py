@@ -4,7 +4,7 @@
     python scripts/study_judge_attack.py --dry_run        # a minute: does every arm train?
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
-finished runs are not repeated. The start is the recipe's model, trained for a moment on a
+finished runs are not repeated. The start is the recipe's model, trained for a while on a
 demonstrator that makes a vague claim now and then, as language models do. ``undefended`` is paid by
 `scripts.gullible_judge.GullibleJudge` alone, which believes the vague. ``defended`` adds filters,
 templates, the comparison of predictions with "nothing changes", and an audit by the exact judge of
@@ -94,7 +94,7 @@ def make_start(folder: Path) -> None:
     cli = VagentCLI(vague, run=False)
     path = Path(checkpoint_path(cli.model.policy_name))
     policy = load_model(str(path))
-    stage = Stage(noise=0.5, steps=40, lr=5e-4, claim_noise=0.6)
+    stage = Stage(noise=0.5, steps=300, lr=1.5e-3, claim_noise=0.6)
     demonstrations = Demonstrations(
         cli.datamodule.environments["train"],
         Demonstrator(stage.noise, ("Up", "Down", "Left", "Right"), stage.claim_noise),
