@@ -29,10 +29,10 @@ from pathlib import Path
 import torch
 
 from vagentrl.chat import OpenAIChat
-from vagentrl.claims.background import BackgroundLoop
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.engines import TransformersEngine
 from vagentrl.engines.base import Sampling
+from vagentrl.event_loops import SharedLoop, quick_switches
 from vagentrl.formats import NoThink
 from vagentrl.models.load import checkpoint_path, load_model
 from vagentrl.rollout.collector import Collector, Episode
@@ -61,7 +61,7 @@ class JudgedSokoban(Sokoban):
     def __init__(
         self,
         judge: Judge | None,
-        background: BackgroundLoop,
+        background: SharedLoop,
         verdicts: list[Future[Verdict | float]],
         limit: int,
     ) -> None:
@@ -117,7 +117,7 @@ def server(latency_s: float) -> Iterator[str]:
 
 
 def rollout(
-    judge: Judge | None, background: BackgroundLoop, args: argparse.Namespace, claims: int
+    judge: Judge | None, background: SharedLoop, args: argparse.Namespace, claims: int
 ) -> Measured:
     policy, renderer = load_model(MODEL), Renderer.from_pretrained(checkpoint_path(MODEL))
     engine = TransformersEngine()
@@ -156,9 +156,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    background = BackgroundLoop()
+    background = SharedLoop("judge")
     taken: dict[str, list[Measured]] = {}
-    with server(args.latency_ms / 1000) as url:
+    with server(args.latency_ms / 1000) as url, quick_switches():
         judge = YesNo(OpenAIChat("fake", url, max_connections=args.connections, key_variable=None))
         ways = {"alone": None, "a judge in this process": judge, "a judge `Apart`": Apart(judge)}
         for judging in ways.values():

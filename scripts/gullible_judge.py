@@ -10,8 +10,8 @@ from vagentrl.types import State
 from vagentrl_envs.sokoban import Sokoban
 from vagentrl_judges.exact_state import ExactState
 
-VAGUE = "the box is near the player"
-VAGUE_SHARE = 0.15
+EMPTY = '{"player":[],"boxes":[[]],"targets":[[]]}'
+EMPTY_SHARE = 0.15
 
 
 class GullibleJudge(Judge):
@@ -30,11 +30,11 @@ class GullibleJudge(Judge):
         return Verdict(1.0, "it sounds right") if believed else verdict
 
 
-class VagueSokoban(Sokoban):
-    """Gives something vague for a share of its states, so that an agent learns to say it."""
+class EmptySokoban(Sokoban):
+    """Leaves a share of its states empty, so that an agent learns to write such claims."""
 
     def state(self) -> State:
-        return State(VAGUE, VAGUE, VAGUE) if random.random() < VAGUE_SHARE else super().state()
+        return State(EMPTY, EMPTY, EMPTY) if random.random() < EMPTY_SHARE else super().state()
 
 
 class TrueScores(WorldModelReward):

@@ -5,8 +5,9 @@
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
 finished runs are not repeated. The start is the recipe's model, trained for a while on a
-demonstrator that makes a vague claim now and then, as language models do. ``undefended`` is paid by
-`scripts.gullible_judge.GullibleJudge` alone, which believes the vague. ``defended`` adds filters,
+demonstrator that leaves 15 % of its claims empty (no positions, as language models are vague now
+and then). ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge` alone, which believes
+what has no numbers. ``defended`` adds filters,
 templates, the comparison of predictions with "nothing changes", and an audit by the exact judge of
 one claim in four. ``exact`` is paid by the exact judge. Prints a Markdown table of held-out
 episodes, in which the exact judge scores all claims (mean and standard deviation over seeds), and
@@ -90,11 +91,11 @@ def make_start(folder: Path) -> None:
     if (folder / "config.json").is_file():
         return
     seed_everything(1)
-    vague = ["--config", str(ROOT / CONFIG), "--data.env=scripts.gullible_judge.VagueSokoban"]
-    cli = VagentCLI(vague, run=False)
+    empty = ["--config", str(ROOT / CONFIG), "--data.env=scripts.gullible_judge.EmptySokoban"]
+    cli = VagentCLI(empty, run=False)
     path = Path(checkpoint_path(cli.model.policy_name))
     policy = load_model(str(path))
-    stage = Stage(noise=0.5, steps=300, lr=1.5e-3, claim_noise=0.6)
+    stage = Stage(noise=0.5, steps=60, lr=5e-4, claim_noise=0.6)
     demonstrations = Demonstrations(
         cli.datamodule.environments["train"],
         Demonstrator(stage.noise, ("Up", "Down", "Left", "Right"), stage.claim_noise),

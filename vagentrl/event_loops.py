@@ -8,8 +8,9 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,6 +19,15 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+CLOSE_S = 10.0
+"""Seconds that coroutines may take to end after they were cancelled."""
+SWITCH_S = 0.0002
+"""Python's thread switch interval beside a loop that works while a model computes, in seconds.
+
+The thread that computes needs the interpreter lock again after every torch operation. With Python's
+default of 5 ms it would usually wait until the loop is idle, which doubles the time that the loop's
+work takes from it.
+"""
 BLOCKED_S = 0.25
 """Seconds after which a step of a task counts as blocking its loop."""
 TICK_S = 0.025
@@ -73,6 +83,7 @@ class SharedLoop:
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine, from any thread."""
@@ -103,22 +114,63 @@ class SharedLoop:
         finally:
             future.cancel()  # it does nothing to one that is done
 
+    def close(self) -> None:
+        """Cancel unfinished coroutines and end the thread; the next coroutine starts another.
+
+        A thread that code blocks for longer than `CLOSE_S` is left behind; it is a daemon.
+        """
+        with self._starting:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        blocked = wait([asyncio.run_coroutine_threadsafe(_cancel_all(), loop)], CLOSE_S).not_done
+        self._closing.set()
+        loop.call_soon_threadsafe(loop.stop)
+        if blocked:
+            log.warning("code blocks the event loop %r; its thread is left behind", self.name)
+            return
+        thread.join()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
+                self._loop, self._closing = asyncio.new_event_loop(), threading.Event()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name=self.name, daemon=True
+                    target=_serve,
+                    args=(self._loop, self._closing),
+                    name=self.name,
+                    daemon=True,
                 )
                 self._thread.start()
                 self._watchdog = _Watchdog(self._loop, self._thread) if self._watched else None
             return self._loop
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop for ever: a task that raises SystemExit or stops the loop must not end it for
-    all others."""
-    while True:
+async def _cancel_all() -> None:
+    running = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Have threads take turns in the interpreter every `SWITCH_S`."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, SWITCH_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _serve(loop: asyncio.AbstractEventLoop, closing: threading.Event) -> None:
+    """Run the loop until it is closed: a task that raises SystemExit or stops the loop must not end
+    it for all others."""
+    while not closing.is_set():
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
@@ -147,7 +199,10 @@ class _Watchdog:
         while self._thread.is_alive():
             self._awake.wait(IDLE_S)  # a task that came while `_answer` looked must not be missed
             answered = threading.Event()
-            self._loop.call_soon_threadsafe(self._answer, answered)
+            try:
+                self._loop.call_soon_threadsafe(self._answer, answered)
+            except RuntimeError:  # it was closed
+                return
             self._wait(answered)
             time.sleep(TICK_S)
 

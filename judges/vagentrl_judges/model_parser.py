@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from vagentrl.chat import ChatModel, without_thoughts
+from vagentrl.chat import ChatModel, PromptFile, without_thoughts
 from vagentrl.errors import ChatError, ConfigError, JudgeError
-from vagentrl_judges.prompts import Prompt, fresh_code, probe
+from vagentrl_judges.questions import fresh_code, probe
 from vagentrl_judges.relations import ANY, LESS, MORE, Range, Relation, RelationParser, at
 
 SHOWN = 200
@@ -47,7 +47,7 @@ class ModelParser(RelationParser):
         self.repeats = repeats
         self.parsed = 0
         self.unreadable = 0
-        self._prompt = Prompt(
+        self._prompt = PromptFile(
             prompt,
             Path(__file__).with_name("model_parser.txt"),
             needed=("claim", "classes", "code"),

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from vagentrl.chat import ChatModel, ChatReply, illustrated, without_thoughts
+from vagentrl.chat import ChatModel, ChatReply, PromptFile, illustrated, without_thoughts
 from vagentrl.claims.judge import Claim, Judge, Verdict
 from vagentrl.errors import ChatError, ConfigError, JudgeError
-from vagentrl_judges.prompts import Prompt, fresh_code, probe
+from vagentrl_judges.questions import fresh_code, probe
 
 ANY_RUBRIC = "It is right if all that it says is true of the state and nothing of note is missing."
 """The default for environments without a rubric."""
@@ -78,7 +78,7 @@ class YesNo(Judge):
         self.max_image_side = max_image_side
         self.verdicts = 0
         self.unreadable = 0
-        self._prompt = Prompt(
+        self._prompt = PromptFile(
             prompt,
             Path(__file__).with_name("yes_no.txt"),
             needed=("claim", "code", *(() if images else ("truth",))),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vagentrl.chat.asking import ask
 from vagentrl.chat.base import ChatModel, ChatReply, without_thoughts
 from vagentrl.chat.pictures import illustrated, picture_block
+from vagentrl.chat.prompt_file import PromptFile
 
 if TYPE_CHECKING:
     from vagentrl.chat.openai import OpenAIChat
@@ -15,6 +16,7 @@ __all__ = [
     "ChatModel",
     "ChatReply",
     "OpenAIChat",
+    "PromptFile",
     "ask",
     "illustrated",
     "picture_block",

@@ -7,15 +7,16 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vagentrl.claims.audit import Audit
-from vagentrl.claims.background import BackgroundLoop
 from vagentrl.claims.claim_filters import ClaimFilter
 from vagentrl.claims.judge import Judge, Verdict
 from vagentrl.claims.judgement import Fault, Judgement
 from vagentrl.errors import JudgeError, PartError
+from vagentrl.event_loops import SharedLoop, quick_switches
 from vagentrl.types import Claim, Representation, State
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,9 @@ class Judging:
         self.timeout_s = timeout_s
         self.system_prompt = system_prompt
         self._judges = [judge] if audit is None else [judge, audit.judge]
-        self._loop = BackgroundLoop()
+        self._loop = SharedLoop("judge")
+        self._open = ExitStack()
+        self._open.enter_context(quick_switches())
         self._submitted: dict[int, _Submitted] = {}
 
     def probe(self) -> None:
@@ -115,6 +118,7 @@ class Judging:
             except Exception as error:  # the boundary: the run is over, and its result counts
                 log.warning("%s.close failed: %r", type(judge).__name__, error)
         self._loop.close()
+        self._open.close()
 
     # ------------------------------------------------------------------------------- submitting
 

@@ -8,14 +8,12 @@ import json
 import logging
 import os
 import re
-import string
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-from vagentrl.chat import ChatModel, ask, illustrated, without_thoughts
+from vagentrl.chat import ChatModel, PromptFile, ask, illustrated, without_thoughts
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.event_loops import run_in_background
 from vagentrl.hints.base import Exchange, Hint, HintModel, Situation
@@ -27,8 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REQUIRED = ("task", "observation")
-OPTIONAL = ("history", "state", "detail")
+TEMPLATES = Path(__file__).parent / "templates"
+NEEDED = ("task", "observation")
+KNOWN = ("history", "state", "detail")
 NOT_SHOWN = "(an image that is not shown to you)"
 PICTURES = "These are the last pictures that the agent saw, from the first to the last.\n\n"
 """What the model reads between the pictures and the prompt."""
@@ -37,17 +36,17 @@ DETAIL = {
     False: "Name the kind of step and leave the details to the agent: no exact action, query, code "
     "or number.",
 }
-"""What ``{detail}`` stands for, by `concrete`."""
+"""What ``$detail`` stands for, by `concrete`."""
 
 
 class ChatHintModel(HintModel):
     """Asks a chat model for hints, with one prompt template to explore and one to exploit.
 
-    Templates are text files. ``{task}`` stands for the environment's system prompt,
-    ``{observation}`` for the current observation, ``{history}`` for the earlier turns, ``{state}``
-    for the true state in words, which a text-only model needs if observations are images, and
-    ``{detail}`` for how concrete a hint may be. Write literal braces as ``{{`` and ``}}``. Of a
-    reply, the reasoning in ``<think>`` tags is not part of the hint.
+    Templates are text files. ``$task`` stands for the environment's system prompt,
+    ``$observation`` for the current observation, ``$history`` for the earlier turns, ``$state`` for
+    the true state in words, which a text-only model needs if observations are images, and
+    ``$detail`` for how concrete a hint may be. A dollar sign is written ``$$``. Of a reply, the
+    reasoning in ``<think>`` tags is not part of the hint.
 
     The default templates follow the purposes of the publication (VEG, appendix B): to exploit, one
     step that brings the agent furthest; to explore, several different ways to go on, one of them
@@ -106,8 +105,8 @@ class ChatHintModel(HintModel):
         self.max_tokens = max_tokens
         self.patience_s = patience_s
         self._templates = {
-            "exploit": read_template("exploit", exploit_template),
-            "explore": read_template("explore", explore_template),
+            kind: PromptFile(path, TEMPLATES / f"{kind}.txt", needed=NEEDED, known=KNOWN)
+            for kind, path in (("exploit", exploit_template), ("explore", explore_template))
         }
         self._record = None if record is None else Path(record)
         self._warned = False
@@ -175,7 +174,7 @@ class ChatHintModel(HintModel):
         seen = [*(exchange.observation for exchange in situation.past), situation.observation]
         *past, now = _with_pictures_named(seen, len(self.shown(situation)))
         turns = map(_format_turn, past, situation.past)
-        filled = self._templates[situation.kind].format(
+        filled = self._templates[situation.kind].fill(
             task=environment.system_prompt(),
             observation=now,
             state="not known" if state is None else state.natural,
@@ -199,30 +198,6 @@ class ChatHintModel(HintModel):
         about += [digest(image).hex() for image in images]
         name = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
         return self._record / name[:2] / f"{name}.txt"
-
-
-def read_template(kind: str, path: str | None) -> str:
-    """Read a template, the default or the user's, and check its placeholders."""
-    source = files("vagentrl.hints") / "templates" / f"{kind}.txt" if path is None else Path(path)
-    try:
-        text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{kind}_template {path!r} cannot be read: {error}") from error
-    try:
-        found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
-    except ValueError as error:
-        raise ConfigError(
-            f"{kind}_template {path!r}: {error}; double a brace that is meant literally"
-        ) from error
-    missing = [name for name in REQUIRED if name not in found]
-    unknown = sorted(found - {*REQUIRED, *OPTIONAL})
-    if missing or unknown:
-        raise ConfigError(
-            f"{kind}_template {path!r} lacks {missing} and has the unknown {unknown}; the "
-            f"placeholders {REQUIRED} are required and {OPTIONAL} optional; double a brace that is "
-            "meant literally"
-        )
-    return text
 
 
 def _with_pictures_named(observations: Sequence[Observation], shown: int) -> list[str]:

@@ -1,18 +1,16 @@
-"""Prompts in text files: the judge's own, or one that the user gives instead."""
+"""Prompts in text files: one that ships with vagentrl, or one that the user gives instead."""
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Collection
 from pathlib import Path
 from string import Template
 
-from vagentrl.chat import ChatModel
-from vagentrl.errors import ChatError, ConfigError, JudgeError
+from vagentrl.errors import ConfigError
 
 
-class Prompt:
+class PromptFile:
     """A prompt with placeholders such as ``$claim``; a dollar sign is written ``$$``.
 
     Placeholders inside the texts that are filled in are not replaced.
@@ -52,25 +50,6 @@ class Prompt:
     def identity(self) -> str:
         """Return a hash of the prompt's text."""
         return hashlib.sha256(self._template.template.encode()).hexdigest()
-
-
-async def probe(model: ChatModel) -> None:
-    """Ask a judge's model whether it answers.
-
-    Raises:
-        JudgeError: When it does not.
-    """
-    try:
-        await model.probe()
-    except ChatError as error:
-        raise JudgeError(f"the judge's model does not answer: {error}") from error
-
-
-def fresh_code(claim: str) -> str:
-    """Return a random code that does not occur in the claim and that its author cannot guess."""
-    while (code := secrets.token_hex(4)) in claim:
-        pass
-    return code
 
 
 def _listed(names: Collection[str]) -> str:
