@@ -1,12 +1,14 @@
 """Compares training with and without a reward for true claims, from the same start.
 
-    python scripts/study_world_model.py --figure docs/figures/world_model.png
+    python scripts/study_world_model.py --jobs 2 --figure docs/figures/world_model.png
 
-Trains `configs/sokoban_world_model.yaml` with three seeds, once as it is and once with claims that
-are judged but not rewarded, into `runs/world_model/`; finished runs are not repeated. Prints a
-Markdown table (held-out episodes; mean and standard deviation over seeds) and draws the shares of
-right claims and the success of each iteration's episodes. For a given seed, both arms play the same
-rooms. Each run uses one thread.
+Trains `configs/sokoban_world_model.yaml` with three seeds in four arms, into `runs/world_model/`;
+finished runs are not repeated. Without a reward, claims are judged and earn nothing; with it they
+earn what the exact judge finds; in the third arm only predictions do; in the fourth arm predictions
+earn what the agent's own next observation says of them, and no judge pays. Prints a Markdown table
+(held-out episodes, scored by the exact judge; mean and standard deviation over seeds) and draws the
+shares of right claims and the success of each iteration's episodes. For a given seed, all arms play
+the same rooms. Each run uses one thread.
 """
 
 from __future__ import annotations
@@ -23,10 +25,25 @@ from compare_runs import finish, load, mean_and_spread, save
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from study import ROOT, Run, scalars, train
+from study import ROOT, Run, folder_name, scalars, train
 
 CONFIG = "configs/sokoban_world_model.yaml"
-ARMS = {"without": (0.0, 0.0), "with": (0.4, 0.15)}
+EXACT = {"class_path": "vagentrl_judges.exact_state.ExactState"}
+SELF = {
+    "class_path": "vagentrl.callbacks.SelfPredictionReward",
+    "init_args": {
+        "compare": EXACT,
+        "representation": "structured",
+        "coefficient": 0.4,
+        "relative": True,
+    },
+}
+ARMS = {
+    "no reward": (0.0, 0.0),
+    "exact judge": (0.4, 0.15),
+    "exact judge, predictions": (0.0, 0.4),
+    "no judge, predictions": (0.0, 0.0),
+}
 """Rewards of a right observation and a right prediction in each arm; a solved room earns 1.1."""
 SHOWN = {
     "observation_right": "observations all right",
@@ -35,21 +52,23 @@ SHOWN = {
 }
 
 
-def callbacks(observation: float, prediction: float) -> str:
+def callbacks(arm: str) -> str:
     """Return the setting for the configuration's callbacks, without pictures and checkpoints."""
+    observation, prediction = ARMS[arm]
     settings = {
-        "judge": {"class_path": "vagentrl_judges.exact_state.ExactState"},
+        "judge": EXACT,
         "observation_coefficient": observation,
         "prediction_coefficient": prediction,
         "relative": True,
-        "skill": False,  # predictions earn their score, as when the study was made
     }
     listed = [{"class_path": "vagentrl.callbacks.WorldModelReward", "init_args": settings}]
+    if arm.startswith("no judge"):
+        listed.append(SELF)
     return f"--trainer.callbacks={json.dumps(listed)}"
 
 
 def run_folder(arm: str, seed: int) -> Path:
-    return ROOT / "runs/world_model" / arm / f"seed_{seed}"
+    return ROOT / "runs/world_model" / folder_name(arm) / f"seed_{seed}"
 
 
 def curve(run: dict, name: str) -> dict[int, float]:
@@ -58,7 +77,7 @@ def curve(run: dict, name: str) -> dict[int, float]:
 
 def table(runs: dict[str, list[dict]]) -> str:
     lines = [
-        "| held-out episodes | reward for claims | before | after | each seed |",
+        "| held-out episodes | claims earn | before | after | each seed |",
         "|---|---|---|---|---|",
     ]
     for name, title in SHOWN.items():
@@ -75,7 +94,7 @@ def table(runs: dict[str, list[dict]]) -> str:
 def collected(arm: str, name: str) -> list[list[float]]:
     """Return, for each run, the logged values of a rollout metric."""
     curves = []
-    for folder in sorted((ROOT / "runs/world_model" / arm).glob("seed_*")):
+    for folder in sorted(run_folder(arm, 1).parent.glob("seed_*")):
         curves.append(scalars(folder, f"rollout/{name}"))
     return curves
 
@@ -85,7 +104,7 @@ def draw(axes: Axes, arm: str, curves: list[list[float]], color: str) -> None:
     for each in curves:
         axes.plot(each, color=color, alpha=0.3, linewidth=1)
     means = [statistics.mean(values) for values in zip(*curves, strict=True)]
-    axes.plot(means, color=color, linewidth=2.2, label=f"{arm} reward ({len(curves)} seeds)")
+    axes.plot(means, color=color, linewidth=2.2, label=f"{arm} ({len(curves)} seeds)")
 
 
 def main() -> None:
@@ -97,11 +116,11 @@ def main() -> None:
     arguments = parser.parse_args()
     iterations = f"--trainer.max_epochs={arguments.iterations}"
     wanted = [
-        Run(run_folder(arm, seed), CONFIG, seed, [callbacks(*ARMS[arm]), iterations])
+        Run(run_folder(arm, seed), CONFIG, seed, [callbacks(arm), iterations])
         for seed, arm in product(range(1, arguments.seeds + 1), ARMS)
     ]
     train(wanted, arguments.jobs)
-    runs = {arm: load(str(ROOT / "runs/world_model" / arm / "seed_*")) for arm in ARMS}
+    runs = {arm: load(str(run_folder(arm, 1).parent / "seed_*")) for arm in ARMS}
     print(table(runs))
     if arguments.figure is None:
         return

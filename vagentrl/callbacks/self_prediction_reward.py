@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class SelfPredictionReward(AgentCallback):
             other one as the state.
         representation: How the agent was asked to write states.
         coefficient: Reward of a prediction with a value of 1.
+        relative: Subtract the batch's mean from every turn. A longer episode then earns no more by
+            being longer.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class SelfPredictionReward(AgentCallback):
         compare: Judge,
         representation: Representation = "natural",
         coefficient: float = 0.5,
+        relative: bool = False,
     ) -> None:
         if coefficient < 0:
             raise ConfigError(
@@ -51,15 +54,21 @@ class SelfPredictionReward(AgentCallback):
         self.compare = compare
         self.representation: Representation = representation
         self.coefficient = coefficient
+        self.relative = relative
         self._report: dict[str, float] = {}
 
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]
     ) -> list[Trajectory]:
-        mine = [_said(trajectory) for trajectory in trajectories]
-        everyones = ranks.gather(mine)  # this rank's own lists are among them as they are
+        mine = [
+            ((ranks.rank(), number), _said(trajectory))
+            for number, trajectory in enumerate(trajectories)
+        ]
+        everyones = ranks.gather(mine)
         turns = [
-            replace(said, episode=number) for number, each in enumerate(everyones) for said in each
+            replace(said, episode=number)
+            for number, (_, each) in enumerate(everyones)
+            for said in each
         ]
         values = run_to_the_end(lambda: prediction_values(turns, self._agreement))
         known = [value for value in values if value is not None]
@@ -68,23 +77,23 @@ class SelfPredictionReward(AgentCallback):
             "rollout/self_prediction": sum(known) / max(len(known), 1),
             "rollout/self_prediction_known": len(known) / max(predictions, 1),
         }
-        originals = [said for each in everyones for said in each]
-        pairs = zip(originals, values, strict=True)
-        worth = {id(said): value for said, value in pairs if value is not None}
+        mean = sum(known) / len(turns) if self.relative and turns else 0.0
+        rest = iter(values)
+        worth = {key: [next(rest) for _ in each] for key, each in everyones}
         return [
-            self._rewarded(trajectory, said, worth)
-            for trajectory, said in zip(trajectories, mine, strict=True)
+            self._rewarded(trajectory, worth[key], mean)
+            for trajectory, (key, _) in zip(trajectories, mine, strict=True)
         ]
 
     def on_report(self, agent: AgentModule, report: dict[str, float]) -> None:
         report |= self._report
 
     def _rewarded(
-        self, trajectory: Trajectory, said: list[Said], values: Mapping[int, float]
+        self, trajectory: Trajectory, values: Sequence[float | None], mean: float
     ) -> Trajectory:
         turns = [
-            replace(turn, bonus=turn.bonus + self.coefficient * values.get(id(each), 0.0))
-            for turn, each in zip(trajectory.turns, said, strict=True)
+            replace(turn, bonus=turn.bonus + self.coefficient * ((value or 0.0) - mean))
+            for turn, value in zip(trajectory.turns, values, strict=True)
         ]
         return replace(trajectory, turns=tuple(turns))
 

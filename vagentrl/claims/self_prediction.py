@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from vagentrl.claims.payment import skill
 
@@ -76,8 +77,8 @@ async def prediction_values(turns: Sequence[Said], agreement: Agreement) -> list
         repeated = turn.observation or ""
         return trust * skill(hit, await agreement(repeated, after.observation))
 
-    pairs = zip(turns, [*turns[1:], None], strict=True)
-    return [await value(turn, after) for turn, after in pairs]
+    following = zip_longest(turns, turns[1:])
+    return [await value(turn, after) for turn, after in following]
 
 
 async def _trust(
