@@ -15,10 +15,10 @@ EMPTY_SHARE = 0.15
 
 
 class GullibleJudge(Judge):
-    """Checks what it can read and believes the rest, as model judges may do with vague claims.
+    """Says YES or NO, checks what it can read, and believes the rest, as model judges may do.
 
-    A claim that the exact judge finds wrong earns its score; one without any number, or that is no
-    JSON at all, is believed.
+    A claim with numbers is right if the exact judge finds nothing wrong; one without any number, or
+    that is no JSON at all, is believed.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,9 @@ class GullibleJudge(Judge):
     async def judge(self, claim: Claim) -> Verdict:
         verdict = await self._exact(claim)
         believed = verdict.reason.startswith("not JSON") or not any(map(str.isdigit, claim.text))
-        return Verdict(1.0, "it sounds right") if believed else verdict
+        if believed:
+            return Verdict(1.0, "it sounds right")
+        return Verdict(float(verdict.score == 1.0), verdict.reason)
 
 
 class EmptySokoban(Sokoban):

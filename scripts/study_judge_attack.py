@@ -95,7 +95,7 @@ def make_start(folder: Path) -> None:
     cli = VagentCLI(empty, run=False)
     path = Path(checkpoint_path(cli.model.policy_name))
     policy = load_model(str(path))
-    stage = Stage(noise=0.5, steps=60, lr=5e-4, claim_noise=0.6)
+    stage = Stage(noise=0.5, steps=200, lr=1e-3, claim_noise=0.6)
     demonstrations = Demonstrations(
         cli.datamodule.environments["train"],
         Demonstrator(stage.noise, ("Up", "Down", "Left", "Right"), stage.claim_noise),
