@@ -1,5 +1,6 @@
 """``vagentrl fit --resume``: the newest run of the configuration goes on in its own folder."""
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from tests import runs
 from vagentrl import make_trainer, resume
@@ -53,6 +55,19 @@ def test_a_killed_run_goes_on_in_its_folder_and_curve_to_the_same_weights(
     saved_at = last.stat().st_mtime_ns
     assert fit(3, "--resume").model.iteration == 3  # a finished job that is started again
     assert last.stat().st_mtime_ns == saved_at
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+def test_a_resumed_run_goes_on_in_its_log(
+    late: bool, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """DeepSpeed and FSDP2 load their checkpoints later than other strategies."""
+    monkeypatch.setattr(SingleDeviceStrategy, "restore_checkpoint_after_setup", late)
+    for iterations in (1, 2):
+        fit(iterations, "--resume")
+    log = (RUNS / "version_0" / "log.jsonl").read_text().splitlines()
+    logged = [json.loads(line) for line in log]
+    assert [row["iteration"] for row in logged if "time/update" in row] == [1, 2]
 
 
 def save(path: Path, saved_at: float, iteration: int = 1, **changes: Any) -> Path:

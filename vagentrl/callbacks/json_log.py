@@ -6,7 +6,7 @@ import json
 import math
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,14 @@ class JSONLinesLogger(Logger):
 
     Args:
         path: The file; its folder is made with the first line.
+        begins: Asked before the first line: whether the file of an earlier run is replaced.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, begins: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self.path = Path(path)
+        self._begins = begins
+        self._has_written = False
         self._started = time.monotonic()
 
     @property
@@ -48,8 +51,10 @@ class JSONLinesLogger(Logger):
         numbers = {name: _finite(float(value)) for name, value in sorted(metrics.items())}
         line = json.dumps({"iteration": step, "seconds": seconds, **numbers}, allow_nan=False)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
+        replaces = not self._has_written and self._begins()
+        with self.path.open("w" if replaces else "a", encoding="utf-8") as file:
             file.write(line + "\n")
+        self._has_written = True
 
     @rank_zero_only
     def log_hyperparams(

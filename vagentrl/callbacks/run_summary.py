@@ -38,18 +38,23 @@ class RunSummary(Callback):
         self._started = time.perf_counter()
         self._seconds_before = 0.0
         self._log: JSONLinesLogger | None = None
+        self._begins = True
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         path = run_folder(trainer) / "log.jsonl"
         if trainer.fast_dev_run:  # pyright: ignore
             return
         agent = agent_of(pl_module)
-        if agent.iteration == agent.first_iteration and trainer.is_global_zero:
-            path.unlink(missing_ok=True)  # without a logger, all runs have one folder
+        self._begins = agent.iteration == agent.first_iteration
         # As a logger it gets exactly what was logged, and when. It is added only now: Lightning
         # takes the names of folders from the first logger.
-        self._log = JSONLinesLogger(path)
+        self._log = JSONLinesLogger(path, begins=lambda: self._begins)
         trainer.loggers.append(self._log)
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._begins = False  # DeepSpeed and FSDP2 load it after `on_fit_start`
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._log is not None:
