@@ -3,13 +3,13 @@
     python scripts/study_judge_attack.py --jobs 2 --figure docs/figures/judge_attack.png
     python scripts/study_judge_attack.py --dry_run        # a minute: does every arm train?
 
-Trains `configs/sokoban_world_model.yaml` with three seeds in three arms, into `runs/judge_attack/`;
+Trains `configs/sokoban_world_model.yaml` with three seeds in two arms, into `runs/judge_attack/`;
 finished runs are not repeated. The start is the recipe's model, trained for a while on a
 demonstrator that leaves 15 % of its claims empty (no positions, as language models are vague now
 and then). ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge` alone, which believes
 what has no numbers. ``defended`` adds filters,
 templates, the comparison of predictions with "nothing changes", and an audit by the exact judge of
-one claim in four. ``exact`` is paid by the exact judge. Prints a Markdown table of held-out
+one claim in four. Prints a Markdown table of held-out
 episodes, in which the exact judge scores all claims (mean and standard deviation over seeds), and
 draws the success and the share of right claims of each iteration's episodes.
 """
@@ -56,7 +56,6 @@ DEFENCES = {
 ARMS: dict[str, dict[str, Any]] = {
     "undefended": {"judge": GULLIBLE, "skill": False},
     "defended": {"judge": GULLIBLE, **DEFENCES},
-    "exact": {"judge": EXACT},
 }
 SMALL = ("--data.groups=2", "--data.val_episodes=4", "--trainer.check_val_every_n_epoch=1")
 """Settings of a dry run."""
