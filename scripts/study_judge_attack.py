@@ -5,11 +5,10 @@
 
 Trains `configs/sokoban_world_model.yaml` with three seeds in two arms, into `runs/judge_attack/`;
 finished runs are not repeated. The start is the recipe's model, trained for a while on a
-demonstrator that leaves 15 % of its claims empty (no positions, as language models are vague now
-and then). ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge` alone, which believes
-what has no numbers. ``defended`` adds filters,
-templates, the comparison of predictions with "nothing changes", and an audit by the exact judge of
-one claim in four. Prints a Markdown table of held-out
+demonstrator that leaves 15 % of its states empty, as language models are vague now and then. The
+arm ``undefended`` is paid by `scripts.gullible_judge.GullibleJudge` alone, which believes what has
+no numbers. ``defended`` adds filters, templates, the comparison of predictions with "nothing
+changes", and an audit by the exact judge of one claim in four. Prints a Markdown table of held-out
 episodes, in which the exact judge scores all claims (mean and standard deviation over seeds), and
 draws the success and the share of right claims of each iteration's episodes.
 """
