@@ -259,13 +259,13 @@ class RolloutDataModule(Rollouts):
                     type(self.filter).__name__,
                 )
                 return NoMinibatches()
+            earlier = None
             collected = collate(
                 kept,
                 self.renderer,
                 temperature=self.sampling.temperature,
                 at_limit=self.at_limit,
             )
-            collected, earlier = collected.to(agent.device), None
         else:  # the rounds of a critic warm-up share one batch
             started, self.report = time.perf_counter(), {}
             collected, earlier = self._warmup

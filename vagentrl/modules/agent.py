@@ -50,6 +50,7 @@ from vagentrl.modules.reference import ActorWithoutAdapter, ReferenceModule
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.trainer_checks import check_data, check_trainer
 from vagentrl.modules.unused_weights import touch
+from vagentrl.rollout.exchange import bring_rows
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -298,11 +299,11 @@ class AgentModule(LightningModule):
         values = torch.zeros_like(old) if self.critic is not None else None
         for index, chunk in self._scoring_chunks(rollout):
             states = self.actor.states(chunk)
-            old[index] = self.actor.logprobs(states, chunk)[0]
+            old[index] = self.actor.logprobs(states, chunk)[0].cpu()
             if self.reference is not None and ref is not None:
-                ref[index] = self.reference(chunk)
+                ref[index] = self.reference(chunk).cpu()
             if self.critic is not None and values is not None:
-                values[index] = self.critic(chunk, states)
+                values[index] = self.critic(chunk, states).cpu()
         for scored in (old, ref, values):
             if scored is not None:
                 ranks.sum_over_ranks(scored)
@@ -312,7 +313,7 @@ class AgentModule(LightningModule):
         """Log-probs ``(B, T)`` of the sampled tokens of all rows under the actor."""
         logprobs = torch.zeros_like(rollout.rewards)
         for index, chunk in self._scoring_chunks(rollout):
-            logprobs[index] = self.actor(chunk)
+            logprobs[index] = self.actor(chunk).cpu()
         ranks.sum_over_ranks(logprobs)
         return logprobs
 
@@ -322,14 +323,15 @@ class AgentModule(LightningModule):
         values = torch.zeros_like(rollout.rewards)
         for index, chunk in self._scoring_chunks(rollout):
             shared = self.critic.backbone is None
-            values[index] = self.critic(chunk, self.actor.states(chunk) if shared else None)
+            states = self.actor.states(chunk) if shared else None
+            values[index] = self.critic(chunk, states).cpu()
         ranks.sum_over_ranks(values)
         return values
 
     def _scoring_chunks(
         self, rollout: RolloutBatch
     ) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-        """This rank's share of the rows, in chunks of `score_batch_size`.
+        """This rank's share of the rows, in chunks of `score_batch_size` on the models' device.
 
         Each chunk comes with its index into a ``(B, T)`` tensor. Rows that share a prefix share a
         chunk if they may be packed; else rows of similar length do, which keeps the padding small.
@@ -341,20 +343,20 @@ class AgentModule(LightningModule):
         else:
             order = rollout.attention_mask.sum(-1).argsort(stable=True)
         chunks = order.split(self.score_batch_size)
-        mine = ranks.shard(chunks)
-        for rows in mine:
-            chunk = rollout.select(rows)
-            yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
+        mine = [(rows, rows) for rows in ranks.shard(chunks)]
         if len(mine) * ranks.world_size() < len(chunks):
-            chunk = rollout.select(order[:1])
-            yield (order[:0], slice(0, chunk.input_ids.shape[1])), chunk
+            mine.append((order[:0], order[:1]))
+        rollout = bring_rows(rollout, {row for _, rows in mine for row in rows.tolist()})
+        for stored, rows in mine:
+            chunk = rollout.select(rows)
+            yield (stored, slice(0, chunk.input_ids.shape[1])), chunk.to(self.device)
 
     # -------------------------------------------------------------------------------- learning
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        return batch  # batches are already on the models' device
+        return batch.to(device) if isinstance(batch, TrainBatch) else batch
 
     @property
     def _deepspeed(self) -> Any | None:

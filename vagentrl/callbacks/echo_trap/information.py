@@ -49,7 +49,7 @@ def cross_score(agent: AgentModule, turns: Sequence[Turn], data: Rollouts) -> Fl
     rows = [Trajectory("", 0, row, (turn,), "terminated") for row, turn in enumerate(swapped)]
     rollout = collate(rows, data.renderer, temperature=data.sampling.temperature)
     with torch.no_grad(), agent.trainer.precision_plugin.forward_context():
-        logprobs = agent.score_actor(rollout.to(agent.device))
+        logprobs = agent.score_actor(rollout)
     return logprobs.double().sum(-1).reshape(len(turns), len(turns))
 
 
