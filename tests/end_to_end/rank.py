@@ -16,6 +16,7 @@ from vagentrl.claims import TemplatePenalty
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines.base import GenerationRequest
 from vagentrl.errors import ConfigError
+from vagentrl.rollout import exchange
 from vagentrl.types import Trajectory
 
 LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
@@ -82,6 +83,18 @@ class FailAlone(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_rank == 1:
             raise RuntimeError("rank 1 is ill")
+
+
+class LosePictures(Callback):
+    """Rank 1 cannot send pictures for the update."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank == 1:
+            exchange._pack = _no_memory
+
+
+def _no_memory(*_: Any) -> bytes:
+    raise OSError("rank 1 has no memory left for pictures")
 
 
 def fit(case: str, *settings: str) -> dict[str, Any]:

@@ -99,9 +99,19 @@ def test_what_would_go_wrong_with_several_ranks_is_refused(
         assert result["refused"][number].startswith(list(rank.REFUSED)[number])
 
 
-def test_a_rank_that_fails_alone_ends_the_run(run_dir: Path):
-    ill = "--trainer.callbacks=tests.end_to_end.rank.FailAlone"
-    command = [sys.executable, "-m", "vagentrl", "fit", *runs.arguments(*rank.TOGETHER, ill)]
+def stderr_of(callback: str, *settings: str, images: bool = False) -> str:
+    """What a run on two ranks says that ends because a callback makes one of them fail."""
+    ill = f"--trainer.callbacks=tests.end_to_end.rank.{callback}"
+    arguments = runs.arguments(*rank.TOGETHER, ill, *settings, images=images)
+    command = [sys.executable, "-m", "vagentrl", "fit", *arguments]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "rank 1 is ill" in done.stderr
+    return done.stderr
+
+
+def test_a_rank_that_fails_alone_ends_the_run(run_dir: Path):
+    assert "rank 1 is ill" in stderr_of("FailAlone")
+
+
+def test_pictures_that_one_rank_cannot_send_end_the_run(run_dir: Path):
+    assert "rank 1 has no memory left for pictures" in stderr_of("LosePictures", images=True)
