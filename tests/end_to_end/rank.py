@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import distributed
 
 from tests import claims_toy, runs
 from tests.exact import fit as fit_exactly
@@ -52,6 +53,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "--data.env=tests.end_to_end.environments.Raising", "--data.val_episodes=7",
         "--model.advantage=MaskedGAE", "--model.advantage.whiten=true",
     ),
+    "ahead": (*runs.AHEAD, GROUP_RELATIVE, LUCKY, "--trainer.max_epochs=5"),
     "turns": (
         "--data.turns=3", "--data.env.init_args.turn_limit=7", "--data.context=Window",
         "--data.context.turns=1", "--model.score_batch_size=3",
@@ -61,11 +63,6 @@ CASES: dict[str, tuple[str, ...]] = {
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "data.groups is 3, which 2 ranks cannot share evenly": ("--data.groups=3",),
-    "data.staleness is 1 and there are 2 ranks": (
-        "--data.staleness=1", "--data.engine=TransformersEngine",
-        "--data.engine.own_copy=true", "--model.policy_loss=PPOClip",
-        "--model.policy_loss.importance=TruncatedImportance",
-    ),
     "data.engine is VLLMServerEngine and there are 2 ranks": ("--data.engine=VLLMServerEngine",),
     "data.engine is VLLMEngine and there are 2 ranks": (
         "--data.engine=VLLMEngine", "--data.engine.tensor_parallel_size=2",
@@ -74,6 +71,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 UNCLIPPED = "--trainer.gradient_clip_val=null"  # DeepSpeed's norm is of actor and critic together
 EVERY = ("--data.groups=4", "--data.minibatch_size=4")
+STOPPED = "--trainer.max_epochs=2"
 TOGETHER = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
 
@@ -100,6 +98,34 @@ def _no_memory(*_: Any) -> bytes:
 def fit(case: str, *settings: str) -> dict[str, Any]:
     """Run a case and return its results."""
     return _result(runs.fit(*EVERY, *CASES[case], *settings, images=case == "critic"))
+
+
+def resume(case: str, until: str, *settings: str) -> dict[str, Any]:
+    """Run a case until its end, but in two parts; returns its results."""
+    half = runs.fit(*EVERY, *CASES[case], *settings, until)
+    path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
+    return fit(case, *settings, "--ckpt_path", path)
+
+
+def lines(case: str, *settings: str) -> list[str]:
+    """The connections that a run makes and destroys, beside that of all ranks."""
+    seen: list[str] = []
+    make, destroy = distributed.new_group, distributed.destroy_process_group
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        seen.append(f"made {kwargs['backend']}")
+        return make(*args, **kwargs)
+
+    def destroyed(group: Any = None) -> None:
+        seen.append("destroyed")
+        destroy(group)
+
+    distributed.new_group, distributed.destroy_process_group = made, destroyed
+    try:
+        fit(case, *settings)
+    finally:
+        distributed.new_group, distributed.destroy_process_group = make, destroy
+    return seen
 
 
 def pay(*settings: str) -> dict[str, Any]:
@@ -146,9 +172,9 @@ def main(rank: str, port: str) -> None:
     for images in (False, True):
         runs.checkpoint(images)  # with a process group Transformers would save it on rank 0 only
     results: dict[str, Any] = {case: fit(case, *TOGETHER) for case in CASES}
-    half = runs.fit(*EVERY, *CASES["turns"], *TOGETHER, "--trainer.max_epochs=1")
-    path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
-    results["resumed"] = fit("turns", *TOGETHER, "--ckpt_path", path)
+    results["resumed"] = resume("turns", "--trainer.max_epochs=1", *TOGETHER)
+    results["resumed ahead"] = resume("ahead", STOPPED, *TOGETHER)
+    results["lines"] = lines("ahead", *TOGETHER)
     results["paid"] = pay(*TOGETHER)
     if find_spec("deepspeed"):
         from tests.cpu_deepspeed import ZERO

@@ -91,6 +91,25 @@ def test_episodes_in_progress_on_either_rank_survive_a_break(together: list[dict
         assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_a_batch_that_is_played_ahead_comes_from_weights_one_iteration_old(
+    together: list[dict[str, Any]],
+):
+    for result in together:
+        assert result["ahead"]["metrics"]["rollout/staleness_max"] == 1
+        assert result["lines"] == ["made gloo", "destroyed"]
+
+
+def test_a_run_that_plays_ahead_is_resumed_as_on_one_process(
+    together: list[dict[str, Any]], run_dir: Path
+):
+    # Its first batch is played again, by the weights of the checkpoint.
+    alone = rank.resume("ahead", rank.STOPPED)
+    for result in together:
+        assert_same(result["resumed ahead"], alone)
+    first, second = (result["resumed ahead"]["weights"] for result in together)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 @pytest.mark.parametrize("number", range(len(rank.REFUSED)))
 def test_what_would_go_wrong_with_several_ranks_is_refused(
     number: int, together: list[dict[str, Any]]
