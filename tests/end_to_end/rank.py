@@ -54,6 +54,13 @@ CASES: dict[str, tuple[str, ...]] = {
         "--model.advantage=MaskedGAE", "--model.advantage.whiten=true",
     ),
     "ahead": (*runs.AHEAD, GROUP_RELATIVE, LUCKY, "--trainer.max_epochs=5"),
+    "pictures": (
+        *runs.AHEAD, "--data.context=Window", "--data.context.turns=1", BY_TOKENS,
+        "--data.micro_batch_tokens=150", "--trainer.max_epochs=3", "--data.passes=2",
+        "--trainer.callbacks+=TrajectoryPictures", "--trainer.callbacks+=TrajectoryStore",
+        "--trainer.callbacks.every_n_iterations=1", "--trainer.callbacks+=EchoTrapMonitor",
+        "--trainer.callbacks.cross_score_every=1", "--trainer.callbacks.cross_score_prompts=2",
+    ),
     "turns": (
         "--data.turns=3", "--data.env.init_args.turn_limit=7", "--data.context=Window",
         "--data.context.turns=1", "--model.score_batch_size=3",
@@ -97,7 +104,8 @@ def _no_memory(*_: Any) -> bytes:
 
 def fit(case: str, *settings: str) -> dict[str, Any]:
     """Run a case and return its results."""
-    return _result(runs.fit(*EVERY, *CASES[case], *settings, images=case == "critic"))
+    images = case in ("critic", "pictures")
+    return _result(runs.fit(*EVERY, *CASES[case], *settings, images=images))
 
 
 def resume(case: str, until: str, *settings: str) -> dict[str, Any]:
@@ -146,6 +154,7 @@ def _result(run: VagentCLI) -> dict[str, Any]:
         "weights": {name: weight.clone() for name, weight in run.model.state_dict().items()},
         "metrics": {name: float(value) for name, value in metrics.items() if _is_fixed(name)},
         "played": [_facts(trajectory) for trajectory in data.trajectories],
+        "stored": sorted(path.name for path in runs.folder(run).rglob("*.png")),
         "evaluated": [_facts(trajectory) for trajectory in data.evaluated.get("train", [])],
     }
 

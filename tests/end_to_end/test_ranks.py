@@ -29,6 +29,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def assert_same(result: dict[str, Any], alone: dict[str, Any]) -> None:
     assert result["played"] == alone["played"]
     assert result["evaluated"] == alone["evaluated"]
+    assert result["stored"] == alone["stored"]
     torch.testing.assert_close(result["weights"], alone["weights"])
     # How many passes are filled up depends on the number of ranks.
     metrics, expected = (
@@ -46,6 +47,10 @@ def test_two_ranks_play_and_learn_what_one_process_would(
     alone = rank.fit(case)
     for results in together:
         assert_same(results[case], alone)
+
+
+def test_rank_0_stores_the_pictures_of_all_ranks(together: list[dict[str, Any]]):
+    assert len(together[0]["pictures"]["stored"]) > 1
 
 
 def test_a_budget_of_tokens_changes_nothing_that_is_learned(run_dir: Path):
