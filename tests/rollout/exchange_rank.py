@@ -3,8 +3,10 @@
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from PIL import Image
@@ -19,16 +21,25 @@ from vagentrl.rollout.exchange import bring, bring_rows, with_pixels
 from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.types import Credit, Pictures, RolloutBatch, Scores, Trajectory, VisionInputs
 
-PLAYED = ((3, 3), (1, 3), (0, 2), (2, 1), (0, 4))  # seed, replies; the last shows what others do
-"""Episodes of the seeds and with as many replies; they are dealt to the ranks."""
+PLAYED = ((3, 3, 0), (1, 3, 1), (0, 2, 2), (2, 1, 3), (1, 4, 1))
+"""The seed, number of replies and shade of the pictures of each episode.
+
+They are dealt to the ranks. What the last one (rank 0's) shows, the second (rank 1's) has shown.
+"""
 
 
 def played() -> list[Trajectory]:
     """The episodes, in the order in which they are dealt."""
-    return [
-        toy.play([toy.WAIT] * (count - 1) + [toy.GO], seed=seed, images=True, group_id=number)
-        for number, (seed, count) in enumerate(PLAYED)
-    ]
+    episodes = []
+    for number, (seed, count, shade) in enumerate(PLAYED):
+        with patch.object(toy, "picture", partial(picture, shade)):
+            replies = [toy.WAIT] * (count - 1) + [toy.GO]
+            episodes.append(toy.play(replies, seed=seed, images=True, group_id=number))
+    return episodes
+
+
+def picture(shade: int, left: int) -> Image.Image:
+    return Image.new("RGB", (28 * (left + 1), 28), (50 * shade, 0, 0))
 
 
 def batch(trajectories: list[Trajectory]) -> RolloutBatch:
