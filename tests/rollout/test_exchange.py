@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.processes import run_ranks
+from tests.processes import fork_ranks
 from tests.rollout import exchange_rank
 from vagentrl.errors import ShapeError, VagentError
 from vagentrl.pictures import RemotePicture, digest
@@ -20,7 +20,7 @@ from vagentrl.types import Pictures
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks have seen."""
     folder = tmp_path_factory.mktemp("exchange")
-    run_ranks("tests.rollout.exchange_rank", folder)
+    fork_ranks(exchange_rank.main, folder)
     return [torch.load(folder / f"rank_{number}.pt", weights_only=False) for number in "01"]
 
 
@@ -72,6 +72,12 @@ def test_pixels_of_whole_episodes_come_to_the_rank_that_asks(ranks: list[dict[st
 def test_parcels_reach_the_rank_that_they_are_for(ranks: list[dict[str, Any]]):
     assert [seen["parcels"] for seen in ranks] == [[b"", b""], [b"from 0", b"from 1"]]
     assert [seen["over a line"] for seen in ranks] == [[0, 1]] * 2
+
+
+def test_what_is_on_the_cpu_goes_over_one_more_group_where_the_first_is_for_gpus(
+    ranks: list[dict[str, Any]],
+):
+    assert [seen["beside NCCL"] for seen in ranks] == [([[0, 1], [0, 1]], 1)] * 2
 
 
 def test_what_fails_on_one_rank_fails_on_all_and_they_can_go_on(ranks: list[dict[str, Any]]):
