@@ -72,7 +72,7 @@ def main() -> None:
         encoder.encode([picture])
     for name in ("the batch after it was played", "the batch again"):
         Counting.encoded, started = 0, time.perf_counter()
-        encoder.encode_rows([[picture] for picture in batch])
+        encoder.encode(batch)
         seconds = time.perf_counter() - started
         print(f"{name}: {Counting.encoded} of {len(batch)} encoded anew, {seconds:.2f} s")
 

@@ -172,7 +172,7 @@ def _read(trainer: Trainer, agent: AgentModule, packed: bool) -> tuple[float, ..
 
     def learn() -> None:
         for micro_batch in loader:
-            rollout = micro_batch.rollout
+            rollout = micro_batch.rollout.to(agent.device)
             states = agent.actor.states(rollout)
             total: Tensor = agent.actor.logprobs(states, rollout, with_entropy=True)[0].sum()
             if critic is not None:
@@ -184,7 +184,7 @@ def _read(trainer: Trainer, agent: AgentModule, packed: bool) -> tuple[float, ..
     return (
         sum(tokens_read(policy, chunk) for _, chunk in scoring_chunks(agent, whole.rollout)),
         scoring,
-        sum(tokens_read(policy, micro_batch.rollout) for micro_batch in loader),
+        sum(tokens_read(policy, each.rollout.to(agent.device)) for each in loader),
         seconds(learn),
     )
 

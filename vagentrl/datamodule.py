@@ -88,8 +88,8 @@ class RolloutDataModule(Rollouts):
         timeout_s: Seconds that an environment may take for one reset or step.
         worker_memory_gb: GiB of memory that an environment's process may take; None for no limit.
         staleness: 1 collects the next iteration's episodes while the actor learns from the current
-            ones, so that they are sampled by weights one iteration old. 0 collects and learns in
-            turn, which is exactly on-policy.
+            ones, so that they are sampled by weights one iteration old, on any number of ranks. 0
+            collects and learns in turn, which is exactly on-policy.
         context_length: Length of the context in tokens; None uses the model's full length.
         seed: Determines all episodes and the order of minibatches, together with the iteration.
     """
@@ -222,6 +222,8 @@ class RolloutDataModule(Rollouts):
 
     def on_exception(self, exception: BaseException) -> None:
         attached(self).accumulate_grad_batches = 1
+        if hasattr(self, "source"):
+            self.source.abandon()
 
     # -------------------------------------------------------------------------------- training
 
@@ -259,13 +261,13 @@ class RolloutDataModule(Rollouts):
                     type(self.filter).__name__,
                 )
                 return NoMinibatches()
+            earlier = None
             collected = collate(
                 kept,
                 self.renderer,
                 temperature=self.sampling.temperature,
                 at_limit=self.at_limit,
             )
-            collected, earlier = collected.to(agent.device), None
         else:  # the rounds of a critic warm-up share one batch
             started, self.report = time.perf_counter(), {}
             collected, earlier = self._warmup

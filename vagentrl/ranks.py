@@ -6,17 +6,30 @@ computes from all ranks' episodes, so that all ranks get the same result as a si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from io import BytesIO
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+import torch
+from PIL.Image import Image
 from torch import Tensor, distributed
+from torch.distributed import ProcessGroup
 
 from vagentrl.errors import VagentError
+from vagentrl.pictures import RemotePicture, digest
 
 T = TypeVar("T")
 
 _MISSING: Any = object()
+
+_chosen: ContextVar[ProcessGroup | None] = ContextVar("group", default=None)
+_for_cpu: WeakKeyDictionary[ProcessGroup, ProcessGroup] = WeakKeyDictionary()
+"""For a default group that only takes what is on GPUs, the group of the same ranks for the CPU."""
 
 
 def world_size() -> int:
@@ -33,6 +46,49 @@ def _are_several() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+def _group() -> ProcessGroup:
+    """The group of all ranks that this thread talks over, which takes what is on the CPU."""
+    chosen, world = _chosen.get(), distributed.group.WORLD
+    if chosen is not None:
+        return chosen
+    assert world is not None
+    if distributed.get_backend(world) == "gloo":
+        return world
+    if world not in _for_cpu:  # all ranks come here together
+        _for_cpu[world] = _new_group()
+    return _for_cpu[world]
+
+
+def _new_group() -> ProcessGroup:
+    return distributed.new_group(backend="gloo")  # pyright: ignore[reportReturnType]
+
+
+class Line:
+    """A connection of all ranks for a thread besides the main one.
+
+    Two threads of a rank that talked over one group would mix up what they say. All ranks must make
+    a line together, and must close it together.
+    """
+
+    def __init__(self) -> None:
+        self._own = _new_group() if world_size() > 1 else None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Inside this context all functions of this module talk over this line."""
+        before = _chosen.set(self._own)
+        try:
+            yield
+        finally:
+            _chosen.reset(before)
+
+    def close(self) -> None:
+        """Destroy the connection, unless all connections have been destroyed."""
+        if self._own is not None and _are_several():
+            distributed.destroy_process_group(self._own)
+        self._own = None
+
+
 def shard(items: Sequence[T]) -> Sequence[T]:
     """This rank's share of the items, dealt in turn: rank r of n gets items r, r + n, r + 2n, …"""
     return items[rank() :: world_size()]
@@ -41,20 +97,65 @@ def shard(items: Sequence[T]) -> Sequence[T]:
 def gather(mine: Sequence[T]) -> list[T]:
     """All ranks' items, in the order in which `shard` dealt them.
 
-    This rank's own items are returned as they are; those of other ranks are pickled copies.
+    This rank's own items are returned as they are; those of other ranks are pickled copies, whose
+    pictures are stand-ins (`RemotePicture`): pixels stay where they are.
     """
     if world_size() == 1:
         return list(mine)
-    everyones: list[Any] = [None] * world_size()
-    distributed.all_gather_object(everyones, list(mine))
-    everyones[rank()] = mine
+    packed: list[Any] = [None] * world_size()
+    distributed.all_gather_object(packed, _without_pixels(list(mine)), group=_group())
+    others = set(range(world_size())) - {rank()}
+    everyones = [pickle.loads(packed[r]) if r in others else mine for r in range(world_size())]
     dealt = chain.from_iterable(zip_longest(*everyones, fillvalue=_MISSING))
     return [item for item in dealt if item is not _MISSING]
 
 
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Image) and not isinstance(obj, RemotePicture):
+            return RemotePicture, (obj.size, digest(obj), rank())
+        return NotImplemented
+
+
+def _without_pixels(items: object) -> bytes:
+    _Pickler(file := BytesIO(), pickle.HIGHEST_PROTOCOL).dump(items)
+    return file.getvalue()
+
+
+def exchange(pack: Callable[[], Sequence[bytes]]) -> list[bytes]:
+    """Send each rank a parcel of its own; if `pack` fails on one rank, it fails on all.
+
+    Args:
+        pack: Returns this rank's parcel for each rank.
+
+    Returns:
+        The parcel that each rank has sent to this one.
+
+    Raises:
+        Exception: What ``pack`` raised on a rank, if it is an `OSError` or one of ours.
+    """
+    parcels, failure = [], None
+    try:
+        parcels = pack()
+    except (OSError, VagentError) as error:
+        failure = error
+    told = gather([([len(parcel) for parcel in parcels], failure)])
+    for _, failure in told:
+        if failure is not None:
+            raise failure
+    if world_size() == 1:
+        return list(parcels)
+    sizes = [lengths[rank()] for lengths, _ in told]
+    received = torch.empty(sum(sizes), dtype=torch.uint8)
+    sent = torch.frombuffer(bytearray(b"".join(parcels)) or bytearray(1), dtype=torch.uint8)
+    lengths = told[rank()][0]
+    distributed.all_to_all_single(received, sent[: sum(lengths)], sizes, lengths, group=_group())
+    return [part.numpy().tobytes() for part in received.split(sizes)]
+
+
 def wait_for_all() -> None:
     """Return when all ranks have called this."""
-    gather([None])  # NCCL's own barrier has to guess the device
+    gather([None])
 
 
 def on_first(do: Callable[[], None]) -> None:
@@ -82,6 +183,6 @@ def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sum_over_ranks(tensor: Tensor) -> None:
-    """Replace a tensor by its sum over all ranks."""
+    """Replace a tensor on the CPU by its sum over all ranks."""
     if world_size() > 1:
-        distributed.all_reduce(tensor)
+        distributed.all_reduce(tensor, group=_group())

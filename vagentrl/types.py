@@ -12,7 +12,7 @@ This module does not import torch, so that worker processes of environments star
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -344,6 +344,37 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
+class Pictures:
+    """The images of a batch as pixels; an image is stored once even if several rows show it.
+
+    Patches take 6 to 8 times as much memory, so only a few rows at a time get them.
+
+    Attributes:
+        images: The images, the same on every rank. Those whose pixels are with another rank are
+            stand-ins (`vagentrl.pictures.RemotePicture`).
+        rows: For each row, the indices of its images, in the order in which they are shown.
+        encode: Makes patches of distinct images, in their order.
+    """
+
+    images: tuple[Image, ...]
+    rows: tuple[tuple[int, ...], ...]
+    encode: Callable[[Sequence[Image]], VisionInputs]
+
+    def select(self, rows: Sequence[int]) -> Pictures:
+        """The images of some rows, in the given order; the stored images stay the same."""
+        return replace(self, rows=tuple(self.rows[row] for row in rows))
+
+    def to(self, device: torch.device | str) -> VisionInputs | None:
+        """The images that the rows show, as patches on a device; None if they show none."""
+        shown = sorted({image for row in self.rows for image in row})
+        if not shown:
+            return None
+        place = {image: number for number, image in enumerate(shown)}
+        rows = tuple(tuple(place[image] for image in row) for row in self.rows)
+        return replace(self.encode([self.images[image] for image in shown]), rows=rows).to(device)
+
+
+@dataclass(frozen=True)
 class VisionInputs:
     """The images of a batch as patches; an image is stored once even if several rows show it.
 
@@ -433,7 +464,8 @@ class RolloutBatch:
         bootstrap_index: ``(N,)`` where to read the value after the end of each trajectory, as a
             flat index into ``(B, T)``; -1 if that value is 0.
         temperature: The logits are divided by it, at sampling and in training.
-        vision: The images; None if there are none.
+        vision: The images, as patches once the rows are on the models' device; None if there are
+            none.
         continued_values: ``(B, T)`` mean return of the continuations from the start of the token's
             turn, NaN where none were played; None if none were played at all.
     """
@@ -450,7 +482,7 @@ class RolloutBatch:
     group_ids: Tensor
     bootstrap_index: Tensor
     temperature: float = 1.0
-    vision: VisionInputs | None = None
+    vision: Pictures | VisionInputs | None = None
     continued_values: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -473,7 +505,22 @@ class RolloutBatch:
             vision=self.vision.select(rows.tolist()) if self.vision is not None else None,
         )
 
+    @property
+    def patches(self) -> VisionInputs | None:
+        """The images as patches, for a model; None if there are none.
+
+        Raises:
+            ShapeError: When they are still pixels.
+        """
+        if isinstance(self.vision, Pictures):
+            raise ShapeError(
+                f"the images of {len(self)} rows are still pixels, and a model reads patches; give "
+                "it rollout.to(device), a few rows at a time"
+            )
+        return self.vision
+
     def to(self, device: torch.device | str) -> RolloutBatch:
+        """The rows on a device, for a model to read; images become patches."""
         return replace(
             self,
             **{name: tensor.to(device) for name, tensor in self._per_token()},
@@ -557,6 +604,19 @@ class TrainBatch:
             ),
             Credit(credit.advantages[rows][:, :width], cut(credit.returns)),
             self.weights[rows][:, :width],
+        )
+
+    def to(self, device: torch.device | str) -> TrainBatch:
+        """The rows on a device, for the models to learn; images become patches."""
+
+        def moved(part: Scores | Credit) -> dict[str, Tensor]:
+            return {name: t.to(device) for name, t in vars(part).items() if t is not None}
+
+        return TrainBatch(
+            self.rollout.to(device),
+            replace(self.scores, **moved(self.scores)),
+            replace(self.credit, **moved(self.credit)),
+            self.weights.to(device),
         )
 
 

@@ -123,7 +123,7 @@ def test_a_full_disk_costs_the_trajectories_and_not_the_run(
 
     run = both.stored
     monkeypatch.setattr("vagentrl.callbacks.trajectory_store.TrajectoryFolder", full)
-    TrajectoryStore()._write(run.trainer, run.model, "val", [(0, toy.play([toy.GO]))], {})
+    TrajectoryStore()._write(run.trainer, run.model, "val", [(0, toy.play([toy.GO]))], [None])
     assert "no trajectories are stored: [Errno 28] No space left on device" in caplog.text
 
 
@@ -152,5 +152,5 @@ def test_an_iteration_that_learns_nothing_is_stored_without_scores(both: Runs):
     """The filter may keep no group."""
     store = TrajectoryStore()
     batch: Any = both.stored.datamodule.assessed  # pyright: ignore
-    assert store._scores(both.stored.model, [(0, toy.play([toy.GO]))], [], batch) == {}  # pyright: ignore
+    assert store._scores(both.stored.model, [(0, toy.play([toy.GO]))], [], batch) == [None]  # pyright: ignore
     assert torch.is_tensor(batch.rollout.rewards)

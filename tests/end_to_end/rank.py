@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import distributed
 
 from tests import claims_toy, runs
 from tests.exact import fit as fit_exactly
@@ -16,6 +17,7 @@ from vagentrl.claims import TemplatePenalty
 from vagentrl.cli.trainer import VagentCLI
 from vagentrl.engines.base import GenerationRequest
 from vagentrl.errors import ConfigError
+from vagentrl.rollout import exchange
 from vagentrl.types import Trajectory
 
 LUCKY = "--data.env=tests.end_to_end.environments.Lucky"
@@ -51,6 +53,14 @@ CASES: dict[str, tuple[str, ...]] = {
         "--data.env=tests.end_to_end.environments.Raising", "--data.val_episodes=7",
         "--model.advantage=MaskedGAE", "--model.advantage.whiten=true",
     ),
+    "ahead": (*runs.AHEAD, GROUP_RELATIVE, LUCKY, "--trainer.max_epochs=5"),
+    "pictures": (
+        *runs.AHEAD, "--data.context=Window", "--data.context.turns=1", BY_TOKENS,
+        "--data.micro_batch_tokens=150", "--trainer.max_epochs=3", "--data.passes=2",
+        "--trainer.callbacks+=TrajectoryPictures", "--trainer.callbacks+=TrajectoryStore",
+        "--trainer.callbacks.every_n_iterations=1", "--trainer.callbacks+=EchoTrapMonitor",
+        "--trainer.callbacks.cross_score_every=1", "--trainer.callbacks.cross_score_prompts=2",
+    ),
     "turns": (
         "--data.turns=3", "--data.env.init_args.turn_limit=7", "--data.context=Window",
         "--data.context.turns=1", "--model.score_batch_size=3",
@@ -60,11 +70,6 @@ CASES: dict[str, tuple[str, ...]] = {
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "data.groups is 3, which 2 ranks cannot share evenly": ("--data.groups=3",),
-    "data.staleness is 1 and there are 2 ranks": (
-        "--data.staleness=1", "--data.engine=TransformersEngine",
-        "--data.engine.own_copy=true", "--model.policy_loss=PPOClip",
-        "--model.policy_loss.importance=TruncatedImportance",
-    ),
     "data.engine is VLLMServerEngine and there are 2 ranks": ("--data.engine=VLLMServerEngine",),
     "data.engine is VLLMEngine and there are 2 ranks": (
         "--data.engine=VLLMEngine", "--data.engine.tensor_parallel_size=2",
@@ -73,6 +78,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 UNCLIPPED = "--trainer.gradient_clip_val=null"  # DeepSpeed's norm is of actor and critic together
 EVERY = ("--data.groups=4", "--data.minibatch_size=4")
+STOPPED = "--trainer.max_epochs=2"
 TOGETHER = ("--trainer.devices=2", "--trainer.strategy=ddp")
 
 
@@ -84,9 +90,50 @@ class FailAlone(Callback):
             raise RuntimeError("rank 1 is ill")
 
 
+class LosePictures(Callback):
+    """Rank 1 cannot send pictures for the update."""
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank == 1:
+            exchange._pack = _no_memory
+
+
+def _no_memory(*_: Any) -> bytes:
+    raise OSError("rank 1 has no memory left for pictures")
+
+
 def fit(case: str, *settings: str) -> dict[str, Any]:
     """Run a case and return its results."""
-    return _result(runs.fit(*EVERY, *CASES[case], *settings, images=case == "critic"))
+    images = case in ("critic", "pictures")
+    return _result(runs.fit(*EVERY, *CASES[case], *settings, images=images))
+
+
+def resume(case: str, until: str, *settings: str) -> dict[str, Any]:
+    """Run a case until its end, but in two parts; returns its results."""
+    half = runs.fit(*EVERY, *CASES[case], *settings, until)
+    path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
+    return fit(case, *settings, "--ckpt_path", path)
+
+
+def lines(case: str, *settings: str) -> list[str]:
+    """The connections that a run makes and destroys, beside that of all ranks."""
+    seen: list[str] = []
+    make, destroy = distributed.new_group, distributed.destroy_process_group
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        seen.append(f"made {kwargs['backend']}")
+        return make(*args, **kwargs)
+
+    def destroyed(group: Any = None) -> None:
+        seen.append("destroyed")
+        destroy(group)
+
+    distributed.new_group, distributed.destroy_process_group = made, destroyed
+    try:
+        fit(case, *settings)
+    finally:
+        distributed.new_group, distributed.destroy_process_group = make, destroy
+    return seen
 
 
 def pay(*settings: str) -> dict[str, Any]:
@@ -107,6 +154,7 @@ def _result(run: VagentCLI) -> dict[str, Any]:
         "weights": {name: weight.clone() for name, weight in run.model.state_dict().items()},
         "metrics": {name: float(value) for name, value in metrics.items() if _is_fixed(name)},
         "played": [_facts(trajectory) for trajectory in data.trajectories],
+        "stored": sorted(path.name for path in runs.folder(run).rglob("*.png")),
         "evaluated": [_facts(trajectory) for trajectory in data.evaluated.get("train", [])],
     }
 
@@ -133,9 +181,9 @@ def main(rank: str, port: str) -> None:
     for images in (False, True):
         runs.checkpoint(images)  # with a process group Transformers would save it on rank 0 only
     results: dict[str, Any] = {case: fit(case, *TOGETHER) for case in CASES}
-    half = runs.fit(*EVERY, *CASES["turns"], *TOGETHER, "--trainer.max_epochs=1")
-    path = str(runs.folder(half) / "checkpoints" / "last.ckpt")
-    results["resumed"] = fit("turns", *TOGETHER, "--ckpt_path", path)
+    results["resumed"] = resume("turns", "--trainer.max_epochs=1", *TOGETHER)
+    results["resumed ahead"] = resume("ahead", STOPPED, *TOGETHER)
+    results["lines"] = lines("ahead", *TOGETHER)
     results["paid"] = pay(*TOGETHER)
     if find_spec("deepspeed"):
         from tests.cpu_deepspeed import ZERO

@@ -29,6 +29,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def assert_same(result: dict[str, Any], alone: dict[str, Any]) -> None:
     assert result["played"] == alone["played"]
     assert result["evaluated"] == alone["evaluated"]
+    assert result["stored"] == alone["stored"]
     torch.testing.assert_close(result["weights"], alone["weights"])
     # How many passes are filled up depends on the number of ranks.
     metrics, expected = (
@@ -46,6 +47,10 @@ def test_two_ranks_play_and_learn_what_one_process_would(
     alone = rank.fit(case)
     for results in together:
         assert_same(results[case], alone)
+
+
+def test_rank_0_stores_the_pictures_of_all_ranks(together: list[dict[str, Any]]):
+    assert len(together[0]["pictures"]["stored"]) > 1
 
 
 def test_a_budget_of_tokens_changes_nothing_that_is_learned(run_dir: Path):
@@ -91,6 +96,25 @@ def test_episodes_in_progress_on_either_rank_survive_a_break(together: list[dict
         assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_a_batch_that_is_played_ahead_comes_from_weights_one_iteration_old(
+    together: list[dict[str, Any]],
+):
+    for result in together:
+        assert result["ahead"]["metrics"]["rollout/staleness_max"] == 1
+        assert result["lines"] == ["made gloo", "destroyed"]
+
+
+def test_a_run_that_plays_ahead_is_resumed_as_on_one_process(
+    together: list[dict[str, Any]], run_dir: Path
+):
+    # Its first batch is played again, by the weights of the checkpoint.
+    alone = rank.resume("ahead", rank.STOPPED)
+    for result in together:
+        assert_same(result["resumed ahead"], alone)
+    first, second = (result["resumed ahead"]["weights"] for result in together)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 @pytest.mark.parametrize("number", range(len(rank.REFUSED)))
 def test_what_would_go_wrong_with_several_ranks_is_refused(
     number: int, together: list[dict[str, Any]]
@@ -99,9 +123,19 @@ def test_what_would_go_wrong_with_several_ranks_is_refused(
         assert result["refused"][number].startswith(list(rank.REFUSED)[number])
 
 
-def test_a_rank_that_fails_alone_ends_the_run(run_dir: Path):
-    ill = "--trainer.callbacks=tests.end_to_end.rank.FailAlone"
-    command = [sys.executable, "-m", "vagentrl", "fit", *runs.arguments(*rank.TOGETHER, ill)]
+def stderr_of(callback: str, *settings: str, images: bool = False) -> str:
+    """What a run on two ranks says that ends because a callback makes one of them fail."""
+    ill = f"--trainer.callbacks=tests.end_to_end.rank.{callback}"
+    arguments = runs.arguments(*rank.TOGETHER, ill, *settings, images=images)
+    command = [sys.executable, "-m", "vagentrl", "fit", *arguments]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "rank 1 is ill" in done.stderr
+    return done.stderr
+
+
+def test_a_rank_that_fails_alone_ends_the_run(run_dir: Path):
+    assert "rank 1 is ill" in stderr_of("FailAlone")
+
+
+def test_pictures_that_one_rank_cannot_send_end_the_run(run_dir: Path):
+    assert "rank 1 has no memory left for pictures" in stderr_of("LosePictures", images=True)

@@ -25,7 +25,8 @@ def batch(images: bool) -> RolloutBatch:
         toy.play([toy.GO], seed=0),
         toy.play([toy.GO] * 4, seed=3, images=images),
     ]
-    return collate(played, toy.renderer(images), temperature=0.7, at_limit="bootstrap")
+    rollout = collate(played, toy.renderer(images), temperature=0.7, at_limit="bootstrap")
+    return rollout.to("cpu")
 
 
 def scored(policy: PreTrainedModel, rollout: RolloutBatch) -> tuple[Tensor, Tensor]:
@@ -40,7 +41,7 @@ def by_the_whole_model(policy: PreTrainedModel, row: RolloutBatch) -> tuple[Tens
     length = int(row.attention_mask.sum())
     ids = row.input_ids[:, :length]
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    vision = row.vision.model_inputs() if row.vision is not None else {}
+    vision = row.patches.model_inputs() if row.patches is not None else {}
     if vision:
         image_token = policy.config.image_token_id
         inputs |= vision | {"mm_token_type_ids": (ids == image_token).int()}  # pyright: ignore

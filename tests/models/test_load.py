@@ -119,7 +119,7 @@ def first_layer(policy: PreTrainedModel) -> nn.Module:
 def learn(policy: PreTrainedModel, images: bool) -> dict[str, Tensor]:
     """Gradients of the log-probs of an episode."""
     played = toy.play([toy.GO, toy.WAIT, toy.GO], seed=1, images=images)
-    rollout = collate([played], toy.renderer(images), temperature=1.0)
+    rollout = collate([played], toy.renderer(images), temperature=1.0).to("cpu")
     states = states_before(policy.base_model, rollout)
     token_logprobs(policy, states, rollout, torch.tensor([]).long())[0].sum().backward()
     return {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}

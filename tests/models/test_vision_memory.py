@@ -14,7 +14,7 @@ def frozen(policy: Any) -> Any:
 
 
 def inputs(*left: int) -> tuple[Tensor, Tensor]:
-    vision = toy.renderer(images=True).encode_rows([[toy.picture(n)] for n in left])
+    vision = toy.renderer(images=True).encode_images([toy.picture(n) for n in left])
     shown = vision.model_inputs()
     return shown["pixel_values"], shown["image_grid_thw"]
 

@@ -72,7 +72,7 @@ class BenchAgent(AgentModule):
         self.logged.append((named, batch_size))
 
     def loss(self, part: TrainBatch) -> Tensor:
-        return self.training_step(part, 0)
+        return self.training_step(part.to("cpu"), 0)  # as Lightning moves it to the device
 
     def gradients(self, parts: Sequence[TrainBatch]) -> Gradients:
         """Of the mean over the micro-batches, as Lightning takes it; parameters by name."""

@@ -53,7 +53,8 @@ def learned_from(agent: BenchAgent, rollout: RolloutBatch) -> tuple[Scores, Cred
     """Scores near the agent's own: some ratios and values are clipped and others not."""
     assert agent.critic is not None
     with torch.no_grad():
-        logprobs, values = agent.actor(rollout), agent.critic(rollout)
+        read = rollout.to("cpu")
+        logprobs, values = agent.actor(read), agent.critic(read)
     noise = torch.randn(4, *logprobs.shape, dtype=torch.float64)
     old, ref = ((logprobs + 0.2 * each) * rollout.action_mask for each in (noise[0], noise[3]))
     return Scores(old, ref, values + noise[1]), Credit(noise[2], values + noise[0])
@@ -191,7 +192,7 @@ def test_training_scores_what_was_sampled_as_it_was_sampled(images: bool):
         [Episode("toy", number, number, number) for number in range(4)],
         Sampling(temperature=0.8, max_tokens=12),
     )
-    rollout = collate(played, renderer, temperature=0.8)
+    rollout = collate(played, renderer, temperature=0.8).to("cpu")
     sampled = [id for turn in played[0].turns for id in turn.reply_ids]
     assert rollout.input_ids[0, rollout.action_mask[0]].tolist() == sampled
     with torch.no_grad():

@@ -126,8 +126,9 @@ def test_rows_hold_every_reply_once_in_the_context_it_was_sampled_in(
     begun += played.end is not None and played.end.whole
     assert len(rows) == begun
     if images:
-        assert rows.vision is not None
-        toy.renderer(True).check_images(rows.input_ids.flatten().tolist(), rows.vision)
+        vision = rows.to("cpu").patches
+        assert vision is not None
+        toy.renderer(True).check_images(rows.input_ids.flatten().tolist(), vision)
 
 
 def test_a_picture_that_is_painted_over_is_not_shown_again():

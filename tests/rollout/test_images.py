@@ -33,8 +33,10 @@ RED, BLUE = Image.new("RGB", (84, 84), "red"), Image.new("RGB", (84, 84), "blue"
 
 def test_an_image_is_stored_once_however_many_rows_show_it():
     wide = gradient(112, 56)
-    vision = image_encoder().encode_rows([[RED, wide], [], [BLUE, RED.copy(), RED]])
-    assert vision.rows == ((0, 1), (), (2, 0, 0))
+    pictures = image_encoder().pictures([[RED, wide], [], [BLUE, RED.copy(), RED]])
+    assert pictures.rows == ((0, 1), (), (2, 0, 0))
+    vision = pictures.to("cpu")
+    assert vision is not None and vision.rows == pictures.rows
     assert vision.image_grid_thw.tolist() == [[1, 6, 6], [1, 4, 8], [1, 6, 6]]
     wanted = image_encoder().processor(images=[RED, wide, BLUE], return_tensors="pt")
     torch.testing.assert_close(vision.pixel_values, wanted["pixel_values"], rtol=0, atol=0)
@@ -87,16 +89,16 @@ def test_a_batch_larger_than_the_cache_encodes_only_what_is_not_in_it():
     for image in played:
         encoder.encode([image])
     processed.clear()
-    vision = encoder.encode_rows([[image] for image in played])
+    vision = encoder.encode(played)
     assert processed == [[image] for image in played[:3]]  # the last two are known
-    assert vision.rows == ((0,), (1,), (2,), (3,), (4,))
+    assert vision.rows == ((0, 1, 2, 3, 4),)
     wanted = encoder.processor(images=played, return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(vision.pixel_values, wanted, rtol=0, atol=0)
 
 
 def test_no_image_at_all_is_an_error():
     with pytest.raises(ShapeError, match="no image to encode"):
-        image_encoder().encode_rows([[], []])
+        image_encoder().encode([])
 
 
 def test_a_processor_of_another_family_is_refused():

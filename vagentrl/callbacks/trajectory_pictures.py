@@ -12,6 +12,7 @@ from vagentrl.callbacks.media import writers_for
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
+from vagentrl.rollout.exchange import with_pixels
 from vagentrl.rollout.source import TRAIN
 from vagentrl.types import IMAGE_PLACEHOLDER
 from vagentrl.viewer.pictures import Panel, episode_picture, stacked, text_frame
@@ -67,7 +68,8 @@ class TrajectoryPictures(Callback):
     ) -> None:
         writers = writers_for(trainer.loggers) if trainer.is_global_zero else []
         played = [trajectory for trajectory in trajectories if trajectory.turns]
-        for number, trajectory in enumerate(played[: self.episodes] if writers else ()):
+        drawn = with_pixels(played[: self.episodes], here=bool(writers))
+        for number, trajectory in enumerate(drawn if writers else ()):
             picture = trajectory_picture(trajectory)
             for writer in writers:
                 writer.image(f"{where}/episode_{number}", picture, iteration)

@@ -17,13 +17,14 @@ from vagentrl.modules.agent import agent_of
 from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.run_folders import run_folder
+from vagentrl.rollout.exchange import bring_rows, with_pixels
 from vagentrl.viewer.folder import TrajectoryFolder
 from vagentrl.viewer.reading import FOLDER
 from vagentrl.viewer.records import RowWriter, StoredSplit, TokenScores, load_pyarrow
 
 if TYPE_CHECKING:
     from vagentrl.modules.agent import AgentModule
-    from vagentrl.types import TrainBatch, Trajectory
+    from vagentrl.types import RolloutBatch, TrainBatch, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -89,8 +90,8 @@ class TrajectoryStore(Callback):
         numbered = with_members(rollouts.trajectories)
         chosen = spread(list(numbered), self.groups)
         played = [member for group in chosen for member in numbered[group]]
-        scores: dict[int, list[TokenScores]] = {}
-        if trainer.is_global_zero and rollouts.assessed is not None:
+        scores: list[list[TokenScores] | None] = [None] * len(played)
+        if rollouts.assessed is not None:
             scores = self._scores(agent, played, rollouts.learned, rollouts.assessed)
         self._write(trainer, agent, "train", played, scores)
 
@@ -107,7 +108,7 @@ class TrajectoryStore(Callback):
         for trajectories in rollouts_of(trainer).evaluated.values():
             first = trajectories[: self.evaluation_episodes]
             played += [(0, trajectory) for trajectory in first]
-        self._write(trainer, agent_of(pl_module), split, played, {})
+        self._write(trainer, agent_of(pl_module), split, played, [None] * len(played))
 
     def _write(
         self,
@@ -115,20 +116,18 @@ class TrajectoryStore(Callback):
         agent: AgentModule,
         split: StoredSplit,
         played: Members,
-        scores: Mapping[int, Sequence[TokenScores]],
+        scores: Sequence[Sequence[TokenScores] | None],
     ) -> None:
         """Write a file on rank 0. A full disk costs the trajectories, but not the run."""
         folder = run_folder(trainer) / FOLDER
-        if not trainer.is_global_zero or trainer.fast_dev_run or not played:  # pyright: ignore
+        writes = trainer.is_global_zero and not trainer.fast_dev_run and bool(played)  # pyright: ignore
+        trajectories = with_pixels([trajectory for _, trajectory in played], here=writes)
+        if not writes:
             return
         writer = RowWriter(rollouts_of(trainer).renderer.token_names)
-        for member, trajectory in played:
+        for (member, _), trajectory, tokens in zip(played, trajectories, scores, strict=True):
             writer.add(
-                trajectory,
-                split=split,
-                iteration=agent.iteration,
-                member=member,
-                scores=scores.get(id(trajectory)),
+                trajectory, split=split, iteration=agent.iteration, member=member, scores=tokens
             )
         try:
             if self._folder is None:
@@ -145,14 +144,18 @@ class TrajectoryStore(Callback):
         played: Members,
         learned: Sequence[Trajectory],
         batch: TrainBatch,
-    ) -> dict[int, list[TokenScores]]:
-        """What is known about the tokens of the trajectories that are learned from, by `id`."""
+    ) -> list[list[TokenScores] | None]:
+        """What rank 0 knows about the tokens of each trajectory; None of those not learned from."""
         numbers = {_identity(trajectory): number for number, trajectory in enumerate(learned)}
         wanted = [numbers.get(_identity(trajectory)) for _, trajectory in played]
         known = torch.tensor([n for n in wanted if n is not None])
-        rows = torch.isin(batch.rollout.trajectory_ids.cpu(), known).nonzero().flatten()
+        rows = torch.isin(batch.rollout.trajectory_ids, known).nonzero().flatten()
         batch = batch.select(rows)
-        entropies = entropies_of(agent, batch) if self.entropy and len(rows) else None
+        first = agent.trainer.is_global_zero
+        rollout = bring_rows(batch.rollout, range(len(rows)) if self.entropy and first else ())
+        if not first:
+            return [None] * len(played)
+        entropies = entropies_of(agent, rollout) if self.entropy and len(rows) else None
         tables = {
             "actor_logprobs": batch.scores.old_logprobs,
             "reference_logprobs": batch.scores.ref_logprobs,
@@ -160,13 +163,14 @@ class TrajectoryStore(Callback):
             "values": batch.scores.values,
             "advantages": batch.credit.advantages,
         }
-        on_cpu = {name: None if t is None else t.float().cpu() for name, t in tables.items()}
-        ids, turns = batch.rollout.trajectory_ids.cpu(), batch.rollout.turn_ids.cpu()
-        return {
-            id(trajectory): _of_turns(on_cpu, turns, ids == number, len(trajectory.turns))
+        floats = {name: None if t is None else t.float() for name, t in tables.items()}
+        ids, turns = rollout.trajectory_ids, rollout.turn_ids
+        return [
+            None
+            if number is None
+            else _of_turns(floats, turns, ids == number, len(trajectory.turns))
             for (_, trajectory), number in zip(played, wanted, strict=True)
-            if number is not None
-        }
+        ]
 
 
 def with_members(trajectories: Sequence[Trajectory]) -> dict[tuple[str, int], Members]:
@@ -185,15 +189,15 @@ def spread(items: Sequence[tuple[str, int]], count: int) -> list[tuple[str, int]
 
 
 @torch.no_grad()
-def entropies_of(agent: AgentModule, batch: TrainBatch) -> Tensor:
+def entropies_of(agent: AgentModule, rollout: RolloutBatch) -> Tensor:
     """``(B, T)`` entropy of the distribution that each token was sampled from, in nats."""
-    entropies = torch.zeros_like(batch.rollout.rewards)
+    entropies = torch.zeros_like(rollout.rewards)
     with agent.trainer.precision_plugin.forward_context():
-        for rows in torch.arange(len(batch.rollout)).split(agent.score_batch_size):
-            part = batch.rollout.select(rows)
+        for rows in torch.arange(len(rollout)).split(agent.score_batch_size):
+            part = rollout.select(rows).to(agent.device)
             entropy = agent.actor.logprobs(agent.actor.states(part), part, with_entropy=True)[1]
             assert entropy is not None
-            entropies[rows, : entropy.shape[1]] = entropy.float()
+            entropies[rows, : entropy.shape[1]] = entropy.float().cpu()
     return entropies
 
 

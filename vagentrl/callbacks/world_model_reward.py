@@ -143,6 +143,7 @@ class WorldModelReward(AgentCallback):
         self._judging: Judging | None = None
         self._tally = Tally()
         self._counted: dict[str, float] = {}
+        self._folder: Path | None = None  # for the journal, which rank 0 writes
 
     # --------------------------------------------------------------------------- start and end
 
@@ -153,6 +154,10 @@ class WorldModelReward(AgentCallback):
         prompt = _check_worlds(rollouts.collector, rollouts.worlds)
         self._judging = self._open(prompt)
         self._judging.probe()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = run_folder(trainer)  # all ranks ask, in the main thread
+        self._folder = folder if trainer.is_global_zero else None
 
     def probe(self) -> None:
         judging = self._open("")
@@ -201,10 +206,9 @@ class WorldModelReward(AgentCallback):
         batch = _Batch.of_all(judgements)
         penalties = [j.penalty for t in trajectories for turn in t.turns for j in batch.of(turn)]
         self._tally.penalised += sum(penalty > 0 for penalty in penalties)
-        folder = run_folder(agent.trainer)
-        if self.journal is not None and agent.trainer.is_global_zero:
+        if self.journal is not None and self._folder is not None:
             for trajectory in trajectories:
-                self._write(self.journal, folder, trajectory, batch)
+                self._write(self.journal, self._folder, trajectory, batch)
         means = mean_values(judgements, self._audited_share)
         return [self._rewarded(trajectory, batch, means) for trajectory in trajectories]
 

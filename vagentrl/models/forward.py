@@ -45,7 +45,7 @@ def _model_inputs(backbone: nn.Module, rollout: RolloutBatch) -> dict[str, Tenso
     # attention kernel may use its faster causal form.
     input_ids = rollout.input_ids[:, :-1]
     inputs = {"input_ids": input_ids}
-    images = rollout.vision.model_inputs() if rollout.vision is not None else {}
+    images = rollout.patches.model_inputs() if rollout.patches is not None else {}
     if images:
         inputs["mm_token_type_ids"] = input_ids.eq(_image_token(backbone)).int()
     return inputs | images
@@ -59,7 +59,7 @@ def packing_of(backbone: nn.Module, rollout: RolloutBatch) -> Packing | None:
     """How `states_before` packs the rows; None if it reads them padded."""
     if not may_pack(backbone):
         return None
-    input_ids, vision = rollout.input_ids[:, :-1], rollout.vision
+    input_ids, vision = rollout.input_ids[:, :-1], rollout.patches
     marks = input_ids if vision is None else _mark_images(backbone, input_ids, vision)
     packing = pack(marks, rollout.attention_mask[:, :-1])
     return packing.to(input_ids.device) if packing.saves else None
@@ -68,7 +68,7 @@ def packing_of(backbone: nn.Module, rollout: RolloutBatch) -> Packing | None:
 def _packed_inputs(
     backbone: nn.Module, rollout: RolloutBatch, packing: Packing
 ) -> dict[str, Tensor]:
-    input_ids, vision, cells = rollout.input_ids[:, :-1], rollout.vision, packing.cells
+    input_ids, vision, cells = rollout.input_ids[:, :-1], rollout.patches, packing.cells
     positions, images = cells % input_ids.shape[1], {}
     if vision is not None and any(vision.rows):
         positions = _image_positions(backbone, input_ids, vision).flatten(1)[:, cells]

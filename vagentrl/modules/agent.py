@@ -293,7 +293,7 @@ class AgentModule(LightningModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        return batch  # batches are already on the models' device
+        return batch.to(device) if isinstance(batch, TrainBatch) else batch
 
     @property
     def _deepspeed(self) -> Any | None:

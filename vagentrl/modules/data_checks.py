@@ -121,12 +121,6 @@ def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
             f"data.groups is {data.groups}, which {count} ranks cannot share evenly; give a "
             f"multiple of {count}"
         )
-    if data.staleness:
-        raise ConfigError(
-            f"data.staleness is {data.staleness} and there are {count} ranks; playing episodes "
-            "takes collective calls, which would collide with those of the update that runs at "
-            "the same time; set it to 0, or trainer.devices and trainer.num_nodes to 1"
-        )
     if isinstance(data.engine, VLLMServerEngine):
         raise ConfigError(
             f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "

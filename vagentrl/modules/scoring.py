@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vagentrl import ranks
 from vagentrl.models.packing import reading_order
+from vagentrl.rollout.exchange import bring_rows
 from vagentrl.types import RolloutBatch, Scores
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ def score(agent: AgentModule, rollout: RolloutBatch) -> Scores:
     values = torch.zeros_like(old) if agent.critic is not None else None
     for index, chunk in scoring_chunks(agent, rollout):
         states = agent.actor.states(chunk)
-        old[index] = agent.actor.logprobs(states, chunk)[0]
+        old[index] = agent.actor.logprobs(states, chunk)[0].cpu()
         if agent.reference is not None and ref is not None:
-            ref[index] = agent.reference(chunk)
+            ref[index] = agent.reference(chunk).cpu()
         if agent.critic is not None and values is not None:
-            values[index] = agent.critic(chunk, states)
+            values[index] = agent.critic(chunk, states).cpu()
     for scored in (old, ref, values):
         if scored is not None:
             ranks.sum_over_ranks(scored)
@@ -38,7 +39,7 @@ def score_actor(agent: AgentModule, rollout: RolloutBatch) -> Tensor:
     """Log-probs ``(B, T)`` of the sampled tokens of all rows under the actor."""
     logprobs = torch.zeros_like(rollout.rewards)
     for index, chunk in scoring_chunks(agent, rollout):
-        logprobs[index] = agent.actor(chunk)
+        logprobs[index] = agent.actor(chunk).cpu()
     ranks.sum_over_ranks(logprobs)
     return logprobs
 
@@ -49,7 +50,8 @@ def score_values(agent: AgentModule, rollout: RolloutBatch) -> Tensor:
     values = torch.zeros_like(rollout.rewards)
     for index, chunk in scoring_chunks(agent, rollout):
         shared = agent.critic.backbone is None
-        values[index] = agent.critic(chunk, agent.actor.states(chunk) if shared else None)
+        states = agent.actor.states(chunk) if shared else None
+        values[index] = agent.critic(chunk, states).cpu()
     ranks.sum_over_ranks(values)
     return values
 
@@ -57,7 +59,7 @@ def score_values(agent: AgentModule, rollout: RolloutBatch) -> Tensor:
 def scoring_chunks(
     agent: AgentModule, rollout: RolloutBatch
 ) -> Iterator[tuple[tuple[Tensor, slice], RolloutBatch]]:
-    """This rank's share of the rows, in chunks of `score_batch_size`.
+    """This rank's share of the rows, in chunks of `score_batch_size` on the models' device.
 
     Each chunk comes with its index into a ``(B, T)`` tensor. Rows that share a prefix share a chunk
     if they may be packed; else rows of similar length do, which keeps the padding small. All ranks
@@ -69,10 +71,10 @@ def scoring_chunks(
     else:
         order = rollout.attention_mask.sum(-1).argsort(stable=True)
     chunks = order.split(agent.score_batch_size)
-    mine = ranks.shard(chunks)
-    for rows in mine:
-        chunk = rollout.select(rows)
-        yield (rows, slice(0, chunk.input_ids.shape[1])), chunk
+    mine = [(rows, rows) for rows in ranks.shard(chunks)]
     if len(mine) * ranks.world_size() < len(chunks):
-        chunk = rollout.select(order[:1])
-        yield (order[:0], slice(0, chunk.input_ids.shape[1])), chunk
+        mine.append((order[:0], order[:1]))
+    rollout = bring_rows(rollout, {row for _, rows in mine for row in rows.tolist()})
+    for stored, rows in mine:
+        chunk = rollout.select(rows)
+        yield (stored, slice(0, chunk.input_ids.shape[1])), chunk.to(agent.device)

@@ -68,14 +68,14 @@ def collate(
     temperature: float,
     at_limit: AtLimit = "end",
 ) -> RolloutBatch:
-    """Lay trajectories out as rows of tokens.
+    """Lay trajectories out as rows of tokens, on the CPU.
 
     A turn whose prompt is a whole context begins a new row; any other turn continues the row of
     the turn before it.
 
     Args:
         trajectories: Episodes with at least one turn each, none of them failed.
-        renderer: Encodes the images.
+        renderer: Collects the images, and encodes them when the rows are moved to a device.
         temperature: The temperature at which the replies were sampled.
         at_limit: ``bootstrap`` gives a truncated trajectory the value of its last state; a
             trajectory that was ``cut`` always gets that value.
@@ -109,7 +109,7 @@ def collate(
             [-1 if end is None else end[0] * width + end[1] for end in ends]
         ),
         temperature=temperature,
-        vision=renderer.encode_rows([row.images for row in rows]) if shows_images else None,
+        vision=renderer.pictures([row.images for row in rows]) if shows_images else None,
         continued_values=None if continued_values.isnan().all() else continued_values,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +69,7 @@ class Collector:
 
     Attributes:
         instructions: System prompt and reply format of the latest episode in each environment.
+        cancelled: Whether no more episodes are played.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Collector:
         self.lockstep = lockstep
         self.sessions = itertools.count()
         self.instructions: dict[str, tuple[str, ReplyFormat]] = {}
+        self.cancelled = False
+        self._playing: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def collect(
         self,
@@ -196,11 +200,30 @@ class Collector:
 
         return self._run([play(slot) for slot in slots])
 
+    def cancel(self) -> None:
+        """Cancel the episodes that another thread plays, which then gets a `CancelledError`.
+
+        Nothing is played until `cancelled` is False again.
+        """
+        self.cancelled = True
+        if self._playing is not None:
+            loop, task = self._playing
+            with suppress(RuntimeError):  # the loop has just ended
+                loop.call_soon_threadsafe(task.cancel)
+
     def _run(self, playing: Sequence[Coroutine[Any, Any, list[Trajectory]]]) -> list[Trajectory]:
         async def run() -> list[list[Trajectory]]:
+            task = asyncio.current_task()
+            assert task is not None
+            self._playing = asyncio.get_running_loop(), task
+            if self.cancelled:  # before this thread could be found
+                task.cancel()
             for pool in self.pools.values():
                 pool.open()
-            return await asyncio.gather(*playing)
+            try:
+                return await asyncio.gather(*playing)
+            finally:
+                self._playing = None
 
         everyones = run_to_the_end(run, same_device())
         trajectories = [trajectory for played in everyones for trajectory in played]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
 from vagentrl.errors import ConfigError, ShapeError
 from vagentrl.image_files import fetch_image
-from vagentrl.pictures import digest
-from vagentrl.types import VisionInputs
+from vagentrl.pictures import RemotePicture, digest
+from vagentrl.types import Pictures, VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,6 +50,7 @@ class ImageEncoder:
         self.cache_mb = cache_mb
         self._cache: OrderedDict[bytes, tuple[Tensor, Tensor]] = OrderedDict()
         self._cached_bytes = 0
+        self._lock = threading.Lock()  # episodes may be played while rows are learned
 
     @property
     def factor(self) -> int:
@@ -61,32 +63,35 @@ class ImageEncoder:
         patches = self.processor.get_number_of_image_patches(height, width)
         return patches // self.processor.merge_size**2
 
-    def encode(self, images: Sequence[Image]) -> VisionInputs:
-        """Encode images that all belong to one row."""
-        return self.encode_rows([images])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageEncoder, (self.processor, self.cache_mb)  # a copy starts with an empty cache
 
-    def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
-        """Encode the images of several rows; each distinct image is stored once.
+    def encode(self, images: Sequence[Image]) -> VisionInputs:
+        """Encode images that all belong to one row; each distinct image is stored once.
 
         Raises:
-            ShapeError: When no row shows an image: a batch without images has no vision inputs.
+            ShapeError: When there is no image: a batch without images has no vision inputs.
         """
-        distinct: dict[bytes, Image] = {}
-        for row in rows:
-            for image in row:
-                distinct.setdefault(digest(image), image)
+        if not images:
+            raise ShapeError("there is no image to encode; leave vision None instead")
+        distinct = {digest(image): image for image in images}
         # Known images are taken before new ones push them out of the cache.
-        known = {key: self._look_up(key) for key in distinct if key in self._cache}
+        known = {key: found for key in distinct if (found := self._look_up(key)) is not None}
         encoded = [
             known[key] if key in known else self._encode(key, image)
             for key, image in distinct.items()
         ]
-        if not encoded:
-            raise ShapeError("there is no image to encode; leave vision None instead")
         patches, grids = zip(*encoded, strict=True)
-        position = {key: number for number, key in enumerate(distinct)}
-        indices = tuple(tuple(position[digest(image)] for image in row) for row in rows)
-        return VisionInputs(torch.cat(patches), torch.cat(grids), indices)
+        return VisionInputs(torch.cat(patches), torch.cat(grids), _indices([images], distinct))
+
+    def pictures(self, rows: Sequence[Sequence[Image]]) -> Pictures:
+        """The images of several rows, to be encoded later; each distinct image is stored once."""
+        distinct: dict[bytes, Image] = {}
+        for image in (image for row in rows for image in row):
+            stored = distinct.setdefault(digest(image), image)
+            if isinstance(stored, RemotePicture):  # this one may have the pixels
+                distinct[digest(image)] = image
+        return Pictures(tuple(distinct.values()), _indices(rows, distinct), self.encode)
 
     def fetch(self, source: str | Image) -> Image:
         """Fetch an image and resize it as this processor would."""
@@ -112,18 +117,30 @@ class ImageEncoder:
                 "was it cut inside an image, or an image token sampled?"
             )
 
-    def _look_up(self, key: bytes) -> tuple[Tensor, Tensor]:
-        self._cache.move_to_end(key)
-        return self._cache[key]
+    def _look_up(self, key: bytes) -> tuple[Tensor, Tensor] | None:
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+            return self._cache.get(key)
 
     def _encode(self, key: bytes, image: Image) -> tuple[Tensor, Tensor]:
         """Encode an image that is not in the cache, and put it there."""
         rgb = image if image.mode == "RGB" else image.convert("RGB")
         features = self.processor(images=[rgb], return_tensors="pt")
         encoded = (features["pixel_values"], features["image_grid_thw"])
-        self._cache[key] = encoded
-        self._cached_bytes += encoded[0].nbytes
-        while self._cached_bytes > self.cache_mb * 2**20:
-            _, (patches, _) = self._cache.popitem(last=False)
-            self._cached_bytes -= patches.nbytes
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = encoded
+                self._cached_bytes += encoded[0].nbytes
+            while self._cached_bytes > self.cache_mb * 2**20:
+                _, (patches, _) = self._cache.popitem(last=False)
+                self._cached_bytes -= patches.nbytes
         return encoded
+
+
+def _indices(
+    rows: Sequence[Sequence[Image]], distinct: Iterable[bytes]
+) -> tuple[tuple[int, ...], ...]:
+    """For each row the places of its images among the distinct ones."""
+    place = {key: number for number, key in enumerate(distinct)}
+    return tuple(tuple(place[digest(image)] for image in row) for row in rows)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vagentrl.losses import Aggregation, trajectory_lengths
 from vagentrl.models.packing import reading_order
+from vagentrl.rollout.exchange import bring_rows
 from vagentrl.rollout.micro_batches import Part, by_rows, by_tokens, empty_share, passes_for
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -21,8 +22,11 @@ class MinibatchLoader:
     optimizer takes a step. The rows of a minibatch are sorted by length before they are divided,
     which keeps padding small, or by what they begin with, for packed reading.
 
+    All is on the CPU, and the images of a micro-batch are pixels. Those of a minibatch are brought
+    to the ranks that learn its rows when it begins, so all ranks must iterate together.
+
     Args:
-        rollout: The rows to learn from.
+        rollout: The rows to learn from, the same on all ranks.
         scores: Scores of the rows.
         credit: Advantages and returns of the rows.
         aggregation: Gives each token its weight in the loss of its minibatch.
@@ -112,12 +116,14 @@ class MinibatchLoader:
         weights = self.aggregation(
             tokens.action_mask, tokens.turn_ids, tokens.trajectory_ids, self.lengths[rows]
         )
-        minibatch = replace(minibatch, weights=weights)
+        # The first row fills up where there are fewer rows than micro-batches.
+        tokens = bring_rows(tokens, {row for part in parts for row in part or [0]})
+        minibatch = replace(minibatch, rollout=tokens, weights=weights)
         for part in parts:
             if part:
                 yield minibatch.select(torch.tensor(part))
-            else:  # fewer rows than micro-batches: fill up with the first row, at weight 0
-                filler = minibatch.select(torch.tensor([0]))
+            else:
+                filler = minibatch.select(torch.tensor([0]))  # at weight 0
                 yield replace(filler, weights=torch.zeros_like(filler.weights))
 
 

@@ -21,7 +21,7 @@ from vagentrl.errors import ConfigError, EnvError
 from vagentrl.models.load import checkpoint_path, generation_end_ids, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render
 from vagentrl.rollout.images import ImageEncoder
-from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation, VisionInputs
+from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation, Pictures, VisionInputs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -177,9 +177,9 @@ class Renderer:
         """Encode the images of one context, as one row."""
         return self._encoder().encode(images)
 
-    def encode_rows(self, rows: Sequence[Sequence[Image]]) -> VisionInputs:
-        """Encode the images of several contexts; each distinct image is stored once."""
-        return self._encoder().encode_rows(rows)
+    def pictures(self, rows: Sequence[Sequence[Image]]) -> Pictures:
+        """The images of several contexts, to be encoded later; each distinct one is stored once."""
+        return self._encoder().pictures(rows)
 
     def check_images(self, ids: Sequence[int], vision: VisionInputs) -> None:
         """Check that the rows have as many image tokens as their images take.

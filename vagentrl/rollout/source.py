@@ -115,6 +115,7 @@ class EpisodeSource:
         self._engine = collector.engine
         self._evaluated: int | None = None  # version of the weights of the evaluation in progress
         self._ahead: Future[Collection] | None = None
+        self._line: ranks.Line | None = None  # for the thread that plays ahead
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
         worlds = draws.assign(slots, mix(plan.seed, 11))
@@ -151,7 +152,9 @@ class EpisodeSource:
         collection.report |= staleness_report(collection.trajectories, iteration.number)
         if self.plan.staleness and upcoming is not None and iteration.actor_learns:
             collection.report["time/sync"] = self._sync(policy, iteration.number)
-            self._ahead = self._background.submit(self._collect_on, same_device(), upcoming, hooks)
+            self._line = self._line or ranks.Line()
+            collect = partial(self._collect_on, self._line)
+            self._ahead = self._background.submit(collect, same_device(), upcoming, hooks)
         else:
             self._engine.rest()
         return collection
@@ -198,10 +201,15 @@ class EpisodeSource:
         return Collection(everything, learned, report)
 
     def _collect_on(
-        self, select_device: Callable[[], None], iteration: Iteration, hooks: RolloutHooks
+        self,
+        line: ranks.Line,
+        select_device: Callable[[], None],
+        iteration: Iteration,
+        hooks: RolloutHooks,
     ) -> Collection:
         select_device()
-        return self.collect(iteration, hooks)
+        with line.taken():
+            return self.collect(iteration, hooks)
 
     def _continue(
         self,
@@ -303,13 +311,22 @@ class EpisodeSource:
         """Drop episodes that were played ahead for an earlier run, and its last evaluation."""
         self._evaluated = None
         self.wait()
+        self.collector.cancelled = False
         if self._ahead is not None:  # its batch will be drawn again
             self.draws.load_state_dict(list(self._draws_before.values())[-1])
         self._ahead = None
 
+    def abandon(self) -> None:
+        """End episodes in the background as soon as possible: the run has failed."""
+        if self._ahead is not None:
+            self.collector.cancel()
+
     def close(self) -> None:
         """Wait for episodes in the background, and release the persistent environments."""
         self.wait()
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         for slot in self.slots:
             slot.close(self.collector)
 

@@ -50,7 +50,7 @@ def cross_score(agent: AgentModule, turns: Sequence[Turn], data: Rollouts) -> Fl
     rows = [Trajectory("", 0, row, (turn,), "terminated") for row, turn in enumerate(swapped)]
     rollout = collate(rows, data.renderer, temperature=data.sampling.temperature)
     with torch.no_grad(), agent.trainer.precision_plugin.forward_context():
-        logprobs = score_actor(agent, rollout.to(agent.device))
+        logprobs = score_actor(agent, rollout)
     return logprobs.double().sum(-1).reshape(len(turns), len(turns))
 
 
