@@ -28,7 +28,7 @@ from tests.engines.shipped import (
 from vagentrl.engines import VLLMServerEngine
 from vagentrl.engines.base import Generation
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.vllm import base
+from vagentrl.engines.vllm import base, client
 from vagentrl.engines.vllm import server as module
 from vagentrl.engines.vllm.process import server_command
 from vagentrl.errors import ConfigError, EngineDead, EngineError
@@ -72,8 +72,8 @@ def test_replies_match_the_actors_across_an_update_and_a_server_crash(
             len(reply.reply_ids) for version in replies for reply in version
         )
         group = server_group(engine)
-        monkeypatch.setattr(module, "HEALTH_CHECK_S", 1)
-        monkeypatch.setattr(engine, "patience_s", 10)
+        monkeypatch.setattr(client, "HEALTH_CHECK_S", 1)
+        set_patience(engine, 10)
         os.killpg(group, ends_by)
         assert ask(engine, *requests) == replies[-1]  # from the restarted server
         assert engine.restarts == 1
@@ -93,9 +93,9 @@ def test_replies_match_the_actors_across_an_update_and_a_server_crash(
 
 
 def server_group(engine: VLLMServerEngine) -> int:
-    assert engine._server is not None
     assert engine._server.process is not None
-    supervisor = engine._server.process.pid
+    assert engine._server.process.process is not None
+    supervisor = engine._server.process.process.pid
     return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
 
 
@@ -106,6 +106,10 @@ def running_in_group(group: int) -> list[str]:
         with suppress(OSError):  # the process has ended meanwhile
             stats.append(path.read_text().rpartition(")")[2].split())  # state, parent, group, ...
     return [state for state, _, number, *_ in stats if int(number) == group and state != "Z"]
+
+
+def set_patience(engine: VLLMServerEngine, seconds: float) -> None:
+    engine.patience_s = engine._server.patience_s = seconds
 
 
 # ------------------------------------------------------------------------------ a fake server
@@ -213,6 +217,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeServer, VLLMServ
     """A fake server that passes the canary's check, and an engine that has pushed its weights."""
     monkeypatch.setattr(base, "check_installed", lambda: None)
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
     policy, vocabulary = load_model(TEXT), renderer(TEXT).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, 1e-3)
     fake = FakeServer()
@@ -325,9 +330,9 @@ def test_a_request_whose_reply_was_aborted_is_sent_again(fake):
 
 def test_a_server_that_hangs_fails_requests_and_the_error_says_how_to_resume(fake, monkeypatch):
     server, engine = fake
-    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.05)
-    monkeypatch.setattr(module, "CALL_S", 0.1)
-    engine.patience_s = 0.5
+    monkeypatch.setattr(client, "HEALTH_CHECK_S", 0.05)
+    monkeypatch.setattr(client, "CALL_S", 0.1)
+    set_patience(engine, 0.5)
     server.stalled.set()
     try:
         with pytest.raises(EngineDead, match=r"no longer answers anything.*--ckpt_path"):
@@ -338,8 +343,8 @@ def test_a_server_that_hangs_fails_requests_and_the_error_says_how_to_resume(fak
 
 def test_a_server_that_hangs_for_less_than_patience_s_loses_no_request(fake, monkeypatch):
     server, engine = fake
-    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.02)
-    monkeypatch.setattr(module, "CALL_S", 0.05)
+    monkeypatch.setattr(client, "HEALTH_CHECK_S", 0.02)
+    monkeypatch.setattr(client, "CALL_S", 0.05)
     server.stalled.set()
 
     async def play() -> Generation:

@@ -65,6 +65,10 @@ class ServerError(Exception):
         self.since = time.monotonic() if since is None else since
 
 
+class ServerSilent(ServerError):
+    """The server has not answered anything for longer than its client's `patience_s`."""
+
+
 class RequestFailed(ServerError):
     """The server failed at one request, which may be the request's fault."""
 

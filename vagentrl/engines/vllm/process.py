@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from vagentrl.engines.vllm import supervisor
 from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION, cache_of_rank
 from vagentrl.errors import EngineDead
 
+OF_RANKS = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+)"
+)
+"""Environment variables that torchrun sets for a rank. A server is no rank: told to use torchrun's
+store, it would wait for it for ever."""
 LAST_LINES = 15
 """Number of lines of the log that an error quotes."""
 
@@ -36,7 +43,8 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command = [sys.executable, supervisor.__file__, *command]
-        self._environment = {**os.environ, **environment}
+        inherited = {n: v for n, v in os.environ.items() if not OF_RANKS.fullmatch(n)}
+        self._environment = {**inherited, **environment}
         with tempfile.NamedTemporaryFile(
             prefix="vagentrl-vllm-", suffix=".log", delete=False
         ) as log:
@@ -90,6 +98,15 @@ class ServerProcess:
     def end_of_log(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         return f"its log is {self.log} and ends with:\n" + "\n".join(lines)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback address that nothing listens on."""
+    with ExitStack() as stack:  # held together, so that they differ
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def server_command(
