@@ -111,19 +111,28 @@ class VLLMBase(Engine):
 
     def _save_weights(self, policy: PreTrainedModel) -> str:
         """Save the policy's current weights, delete the previous ones, and return the folder."""
+        folder = self._room_for_weights(policy)
+        save(weights_of(policy), folder)
+        return folder
+
+    def _room_for_weights(self, policy: PreTrainedModel) -> str:
+        """Delete the previously saved weights, and return the folder for the current ones."""
         if self._weights is not None:
             shutil.rmtree(self._weights)  # deleted first: there may not be space for both
         self._weights = self._transfer_path(f"weights-{uuid.uuid4().hex[:8]}", bytes_of(policy))
-        save(weights_of(policy), self._weights)
         return self._weights
 
     def _save_adapter(self, policy: PreTrainedModel) -> Adapter:
         """Save the policy's current adapter."""
-        number = 1 + (self._adapter.number if self._adapter is not None else 0)
-        name = f"{self._name}-adapter-{number}"
-        adapter = Adapter(name, number, self._transfer_path(name, adapter_bytes(policy)))
+        adapter = self._room_for_adapter(policy)
         save_adapter(policy, adapter.path)
         return adapter
+
+    def _room_for_adapter(self, policy: PreTrainedModel) -> Adapter:
+        """Return where the policy's current adapter is to be saved, under a name of its own."""
+        number = 1 + (self._adapter.number if self._adapter is not None else 0)
+        name = f"{self._name}-adapter-{number}"
+        return Adapter(name, number, self._transfer_path(name, adapter_bytes(policy)))
 
     def _read_image_layout(self, policy: PreTrainedModel) -> None:
         self._image_token, self._merge = image_layout(policy.config)

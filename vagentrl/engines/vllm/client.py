@@ -17,6 +17,7 @@ from vagentrl.engines.vllm.connections import (
     ServerError,
     ServerSilent,
     read_json,
+    tls,
 )
 from vagentrl.engines.vllm.messages import GENERATE
 from vagentrl.engines.vllm.process import ServerProcess
@@ -95,7 +96,7 @@ class VLLMClient:
     def _reset_prefix_cache(self) -> None:
         """Clear the prefix cache, retrying while aborted requests still hold blocks of it."""
         given_up = time.monotonic() + CALL_S
-        while not self.call("/reset_prefix_cache")["success"]:
+        while not self._field("success", "/reset_prefix_cache"):
             if time.monotonic() > given_up:
                 raise ServerError(
                     f"blocks of its prefix cache are still in use after {CALL_S:.0f} s; is "
@@ -105,12 +106,25 @@ class VLLMClient:
 
     def version(self) -> str:
         """Return the name of the weights that the server has."""
-        return self.call("/weight_info", method="GET")["weight_version"]
+        return self._field("weight_version", "/weight_info", method="GET")
 
     def compare(self, folder: str, names: Collection[str] | None) -> dict[str, bool]:
         """Compare the server's weights with files; see `vagentrl.engines.vllm.weights.compare`."""
         body = {"method": "vagentrl_compare", "args": [folder, None if names is None else [*names]]}
-        return equal_on_all(self.call("/collective_rpc", body, timeout_s=LOAD_S)["results"])
+        return equal_on_all(self._field("results", "/collective_rpc", body, timeout_s=LOAD_S))
+
+    async def trouble(self, version: str) -> str | None:
+        """Say why the server cannot be used; None if it answers and has these weights."""
+        found = None
+        for _ in range(2):  # one connection may break though the server is well
+            try:
+                await asyncio.to_thread(self.call, "/health", method="GET")
+                has = await asyncio.to_thread(self.version)
+                return None if has == version else f"it has weights {has}, not {version}"
+            except (ServerError, EngineDead) as error:
+                found = str(error)
+            await asyncio.sleep(PAUSE_S)
+        return found
 
     # --------------------------------------------------------------------------------- replies
 
@@ -150,7 +164,7 @@ class VLLMClient:
         """Send a request while no other is pending, and wait; see `ask`."""
         timeout = httpx.Timeout(max(self.patience_s, CALL_S), connect=CONNECT_S)
         try:
-            response = httpx.post(f"{self.url}{GENERATE}", json=body, timeout=timeout)
+            response = self._send("POST", GENERATE, body, timeout)
         except httpx.TransportError as error:
             raise ServerError(f"{GENERATE}: {error!r}") from error
         return self._checked(response, version)
@@ -159,7 +173,10 @@ class VLLMClient:
         if response.status_code >= 500:
             raise RequestFailed(f"{GENERATE}: {response.status_code} {response.text[:500]}")
         answer = read_json(response)
-        (choice,) = answer["choices"]
+        try:
+            (choice,) = answer["choices"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"{GENERATE}: {response.text[:500]!r} is no reply") from error
         if choice["finish_reason"] not in ("stop", "length"):
             raise ServerError(f"it cut a reply off ({choice['finish_reason']})")
         if version is not None:
@@ -171,8 +188,8 @@ class VLLMClient:
         if not spans:
             raise EngineDead(
                 f"the vLLM server at {self.url} does not report the version of its weights, so a "
-                "restart could not be detected; use vLLM 0.32, or set push to false to evaluate "
-                "the weights that it has"
+                "restart could not be detected; use vLLM 0.32, or evaluate the weights that it "
+                "has with VLLMServerEngine and push set to false"
             )
         if others := {span["version"] for span in spans} - {version}:
             raise ServerError(f"it answered with weights {sorted(others)}, not {version}")
@@ -212,6 +229,13 @@ class VLLMClient:
         if self.process is not None:
             self.process.has_answered()
 
+    def _field(self, name: str, path: str, *given: Any, **settings: Any) -> Any:
+        """Return a field of the answer to a `call`."""
+        answer = self.call(path, *given, **settings)
+        if not isinstance(answer, dict) or name not in answer:
+            raise ServerError(f"{path}: {str(answer)[:200]!r} has no field {name}")
+        return answer[name]
+
     def call(
         self, path: str, body: Any = None, method: str = "POST", timeout_s: float | None = None
     ) -> Any:
@@ -229,8 +253,12 @@ class VLLMClient:
         """
         timeout = httpx.Timeout(CALL_S if timeout_s is None else timeout_s, connect=CONNECT_S)
         try:
-            return read_json(httpx.request(method, f"{self.url}{path}", json=body, timeout=timeout))
+            return read_json(self._send(method, path, body, timeout))
         except httpx.TransportError as error:
             raise ServerError(f"{path}: {error!r}") from error
         except EngineError as error:
             raise EngineDead(str(error)) from error
+
+    def _send(self, method: str, path: str, body: Any, timeout: httpx.Timeout) -> httpx.Response:
+        url = f"{self.url}{path}"
+        return httpx.request(method, url, json=body, timeout=timeout, verify=tls())
