@@ -351,6 +351,32 @@ def test_an_update_waits_for_servers_of_an_address_that_begin_to_listen(
     assert engine.policy_version == 0
 
 
+def test_with_nccl_no_file_is_written_and_servers_that_are_out_get_nothing(
+    three: Fleet, monkeypatch
+):
+    sent: list[list[str]] = []
+
+    class Recorder:
+        def __init__(self, backend: str) -> None:
+            assert backend == "nccl"
+
+        def send(self, policy: Any, servers: Any) -> None:
+            assert policy is three.policy
+            sent.append([server.url for server in servers])
+
+    monkeypatch.setattr(fleet, "Transfer", Recorder)
+    monkeypatch.setattr(fleet, "save", None)
+    engine = VLLMFleet(three.urls, transfer="nccl", patience_s=0.2)
+    engine.prepare(three.engine._vocabulary)
+    three.servers[1].drops = math.inf
+    for server in three.servers:
+        server.calls.clear()
+    engine.update_weights(three.policy, 0)
+    assert sent == [[three.urls[0], three.urls[2]]]
+    assert LOAD not in three.servers[0].calls
+    assert three.servers[0].version == three.servers[2].version == engine._wanted.version
+
+
 # ------------------------------------------------------------------------------------- settings
 
 
@@ -363,6 +389,7 @@ def test_an_update_waits_for_servers_of_an_address_that_begin_to_listen(
         ({"urls": ["http://a:1", "http://a:1/"]}, "each once"),
         ({"urls": ["node1:8000"]}, "begin it with http://"),
         ({"servers": 0}, "start at least 1"),
+        ({"servers": 1, "transfer": "rdma"}, "give files, nccl or ipc"),
         ({"servers": 2, "devices": ["0"]}, "CUDA_VISIBLE_DEVICES of each server"),
         ({"urls": ["http://a"], "devices": ["0"]}, "CUDA_VISIBLE_DEVICES of each server"),
     ],
@@ -379,9 +406,11 @@ def test_each_server_started_here_has_devices_a_port_and_a_cache_of_its_own(monk
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("MASTER_PORT", "1")
     started = members.start_servers({"model": "m"}, ["0,1", "2,3"], 1.0)
-    processes = [one.process for one in started]
+    processes = [one.process for one in started if one.process is not None]
+    for process in processes:
+        process.log.unlink()
     assert len({one.url for one in started}) == 2
-    environments = [process._environment for process in processes if process is not None]
+    environments = [process._environment for process in processes]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["0,1", "2,3"]
     assert len({one["VLLM_CACHE_ROOT"] for one in environments}) == 2
     assert not any("TORCHELASTIC_USE_AGENT_STORE" in one for one in environments)

@@ -28,6 +28,7 @@ from vagentrl.engines.base import Generation
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import base, client
 from vagentrl.engines.vllm import server as module
+from vagentrl.engines.vllm.client import VLLMClient
 from vagentrl.engines.vllm.process import server_command
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_model
@@ -91,9 +92,14 @@ def test_replies_match_the_actors_across_an_update_and_a_server_crash(
 
 
 def server_group(engine: VLLMServerEngine) -> int:
-    assert engine._server.process is not None
-    assert engine._server.process.process is not None
-    supervisor = engine._server.process.process.pid
+    return group_of(engine._server)
+
+
+def group_of(server: VLLMClient) -> int:
+    """Return the process group of a server that runs."""
+    assert server.process is not None
+    assert server.process.process is not None
+    supervisor = server.process.process.pid
     return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
 
 

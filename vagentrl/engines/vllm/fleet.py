@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torch import nn
 
@@ -20,7 +20,9 @@ from vagentrl.engines.vllm.client import VLLMClient, Weights
 from vagentrl.engines.vllm.connections import RequestFailed, ServerError, ServerSilent
 from vagentrl.engines.vllm.members import Member, check_servers, start_servers
 from vagentrl.engines.vllm.messages import generation_in
+from vagentrl.engines.vllm.process import ServerProcess
 from vagentrl.engines.vllm.settings import engine_settings
+from vagentrl.engines.vllm.transfer import Transfer
 from vagentrl.engines.vllm.weights import equal_on_all, save, weights_of
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.lora import has_adapter, save_adapter
@@ -54,6 +56,8 @@ class VLLMFleet(VLLMBase):
         servers: In place of `urls`, the number of servers to start on this machine. They end with
             the trainer. One that has died is started again at the next update of the weights.
         devices: ``CUDA_VISIBLE_DEVICES`` of each server that it starts; None for the trainer's.
+        transfer: How servers get new weights: ``files`` in `folder`, or by vLLM's weight transfer
+            from GPU to GPU with ``nccl`` or ``ipc`` (docs/engines.md). Adapters go in files.
         folder: See `VLLMBase`.
         patience_s: Seconds that a server may be silent before it is left out.
         start_s: Additional seconds that servers started by this engine may need to start.
@@ -67,6 +71,7 @@ class VLLMFleet(VLLMBase):
         urls: list[str] | None = None,
         servers: int | None = None,
         devices: list[str] | None = None,
+        transfer: Literal["files", "nccl", "ipc"] = "files",
         folder: str | None = None,
         patience_s: float = 60.0,
         start_s: float = 600.0,
@@ -75,10 +80,11 @@ class VLLMFleet(VLLMBase):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(tolerance, folder, options)
-        check_servers(urls, servers, devices)
+        check_servers(urls, servers, devices, transfer)
         self.urls = urls
         self.servers = servers
         self.devices = devices
+        self.transfer: Literal["files", "nccl", "ipc"] = transfer
         self.patience_s = patience_s
         self.start_s = start_s
         self.kv_cache_gb = kv_cache_gb
@@ -87,6 +93,12 @@ class VLLMFleet(VLLMBase):
         self._left_out: set[str] = set()  # servers that could not be used before this update
         self._wanted = Weights("")  # the weights that every reply must come from
         self._asked_anew = 0
+        self._transfer: Transfer | None = None
+
+    @property
+    def beside_trainer(self) -> bool:
+        """Whether the servers run on the trainer's devices."""
+        return self.urls is None and self.devices is None
 
     def counts(self) -> dict[str, float]:
         in_use = sum(member.in_use for member in self._members)
@@ -112,7 +124,8 @@ class VLLMFleet(VLLMBase):
         old_adapter, self._wanted = self._adapter, self._save(model, version)
         self._adapter = self._wanted.adapter
         self._find_live()
-        self._on_servers(self._hand_over)
+        self._load(model)
+        self._on_servers(self._begin)
         self._verify_weights(model, self._sample_alone, self._compare)
         if old_adapter is not None:
             self._on_servers(lambda member: member.client.unload(old_adapter))
@@ -126,10 +139,13 @@ class VLLMFleet(VLLMBase):
             name = self._version_name(version)
             if has_adapter(policy):
                 return Weights(name, adapter=self._room_for_adapter(policy))
+            if self.transfer != "files":
+                return Weights(name)
             return Weights(name, folder=self._room_for_weights(policy))
 
         weights, first = ranks.on_first(find_room), ranks.rank() == 0
-        if not first and not is_sharded(policy):
+        in_files = weights.adapter is not None or weights.folder is not None
+        if not in_files or (not first and not is_sharded(policy)):
             return weights
         if weights.adapter is not None:
             with TemporaryDirectory() as aside:
@@ -141,10 +157,20 @@ class VLLMFleet(VLLMBase):
                 pass
         return weights
 
-    def _hand_over(self, member: Member) -> None:
-        """Give a server the current weights; it must confirm their name."""
+    def _load(self, policy: PreTrainedModel) -> None:
+        """Give all servers the current weights."""
+        wanted = self._wanted
+        if wanted.adapter is not None or wanted.folder is not None:
+            self._on_servers(lambda member: member.client.load(wanted))
+            return
+        assert self.transfer != "files"
+        if self._transfer is None:
+            self._transfer = Transfer(self.transfer)
+        self._transfer.send(policy, [m.client for m in self._members if m.in_use])
+
+    def _begin(self, member: Member) -> None:
+        """Let a server sample from the weights that it was given; it must confirm their name."""
         client, wanted = member.client, self._wanted
-        client.load(wanted)
         client.begin(wanted.version)
         if (found := client.version()) != wanted.version:
             raise ServerError(f"it has weights {found} after it was given {wanted.version}")
@@ -159,7 +185,7 @@ class VLLMFleet(VLLMBase):
     def _compare(self, names: Collection[str] | None) -> dict[str, bool]:
         folder = self._wanted.folder
         if folder is None:
-            return {}  # an adapter cannot be read back
+            return {}  # there are no files to compare with
         found = self._on_servers(lambda member: member.client.compare(folder, names))
         together = equal_on_all(list(found.values()))
         for name in (name for name, same in together.items() if not same):
@@ -184,17 +210,19 @@ class VLLMFleet(VLLMBase):
             )
         given = (self.options, self.kv_cache_gb, self.dtype)
         settings = engine_settings(policy, self._vocabulary, *given)
+        if self.transfer != "files":
+            settings["weight_transfer_config"] = {"backend": self.transfer}
         devices = self.devices or [None] * self.servers
-        started = [start_servers(settings, devices, self.patience_s)] if not ranks.rank() else []
-        urls = ranks.on_first(lambda: [client.url for client in started[0]])
-        clients = started[0] if started else [VLLMClient(url, self.patience_s) for url in urls]
+        started = start_servers(settings, devices, self.patience_s) if ranks.rank() == 0 else None
+        urls = ranks.on_first(lambda: [client.url for client in started or ()])
+        clients = started or [VLLMClient(url, self.patience_s) for url in urls]
         return [Member(client) for client in clients]
 
     def end_servers(self) -> None:
         """End the servers that this engine has started, which frees their memory."""
-        for member in self._members:
-            if member.client.process is not None:
-                member.client.process.end()
+        started = [m.client.process for m in self._members if m.client.process is not None]
+        with ThreadPoolExecutor(len(started) or 1) as threads:
+            list(threads.map(ServerProcess.end, started))
 
     def _find_live(self) -> None:
         """Find out which servers answer. Those that could be used until now are waited for.

@@ -84,19 +84,26 @@ def start_servers(
         environment |= own_cache(f"server-{number}")
         if (shown := devices[number]) is not None:
             environment["CUDA_VISIBLE_DEVICES"] = shown
+        if "weight_transfer_config" in settings:  # handles of GPU memory come pickled
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         process = ServerProcess(command, environment)
         clients.append(VLLMClient(f"http://127.0.0.1:{port}", patience_s, process))
     return clients
 
 
 def check_servers(
-    urls: Sequence[str] | None, servers: int | None, devices: Sequence[str] | None
+    urls: Sequence[str] | None,
+    servers: int | None,
+    devices: Sequence[str] | None,
+    transfer: str,
 ) -> None:
     """Check the settings of a fleet.
 
     Raises:
-        ConfigError: When they do not say which servers there are.
+        ConfigError: When they do not say which servers there are, or how these get weights.
     """
+    if transfer not in ("files", "nccl", "ipc"):
+        raise ConfigError(f"transfer is {transfer!r}; give files, nccl or ipc")
     if (urls is None) == (servers is None):
         raise ConfigError(
             f"urls is {urls} and servers is {servers}; give one of the two: addresses of servers "

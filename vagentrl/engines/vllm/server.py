@@ -86,6 +86,11 @@ class VLLMServerEngine(VLLMBase):
         self._pushed = ""  # version of the last weights that the server received
         self._ready = False  # whether the server was last seen running with the current weights
 
+    @property
+    def beside_trainer(self) -> bool:
+        """Whether the server runs on the trainer's devices."""
+        return self.url is None and self.devices is None
+
     # --------------------------------------------------------------------------------- weights
 
     def update_weights(self, policy: nn.Module, version: int) -> None:
