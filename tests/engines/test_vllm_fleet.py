@@ -219,6 +219,28 @@ def test_a_prompt_at_which_all_servers_fail_fails_alone_and_leaves_no_server_out
     assert three.left_out() == {}
 
 
+def test_a_prompt_that_kills_servers_is_given_up_before_it_has_killed_all(
+    three: Fleet, monkeypatch
+):
+    monkeypatch.setattr(fleet, "ATTEMPTS", 2)
+
+    def dies(server: FakeServer) -> Any:
+        def generate(body: Any) -> tuple[int, Any]:
+            if body["sampling_params"]["seed"] == 0:
+                server.down = 10**6
+                return 500, {"error": "EngineDeadError"}
+            return FakeServer.generate(server, body)
+
+        return generate
+
+    for server in three.servers:
+        server.generate = dies(server)
+    with pytest.raises(EngineError, match="failed 2 times at one prompt"):
+        ask(three.engine, request_of(TEXT, 0))
+    assert len(three.left_out()) == 2
+    ask(three.engine, request_of(TEXT, 1))
+
+
 def test_a_single_broken_connection_does_not_move_an_episode(three: Fleet):
     three.play(range(3), between=lambda: setattr(three.servers[1], "drops", 1))
     assert three.left_out() == {}

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 4
-"""Attempts at a request that healthy servers fail at, before the request is blamed."""
+"""Attempts at a request before the failure is blamed on the request, lest it end all servers."""
 PAUSE_S = 0.25
 """Pause after a healthy server has failed at a request."""
 
@@ -94,6 +94,13 @@ class VLLMFleet(VLLMBase):
         self._wanted = Weights("")  # the weights that every reply must come from
         self._asked_anew = 0
         self._transfer: Transfer | None = None
+
+    @property
+    def server_settings(self) -> dict[str, Any]:
+        """vLLM's engine arguments that servers of this fleet need besides `engine_settings`."""
+        if self.transfer == "files":
+            return {}
+        return {"weight_transfer_config": {"backend": self.transfer}}
 
     @property
     def beside_trainer(self) -> bool:
@@ -209,9 +216,7 @@ class VLLMFleet(VLLMBase):
                 "start them on the machines (docs/engines.md) and give their urls"
             )
         given = (self.options, self.kv_cache_gb, self.dtype)
-        settings = engine_settings(policy, self._vocabulary, *given)
-        if self.transfer != "files":
-            settings["weight_transfer_config"] = {"backend": self.transfer}
+        settings = engine_settings(policy, self._vocabulary, *given) | self.server_settings
         devices = self.devices or [None] * self.servers
         started = start_servers(settings, devices, self.patience_s) if ranks.rank() == 0 else None
         urls = ranks.on_first(lambda: [client.url for client in started or ()])
@@ -315,7 +320,7 @@ class VLLMFleet(VLLMBase):
         A failure of one server alone shows that it is the server's fault, not the request's.
 
         Raises:
-            EngineError: When servers that are well repeatedly fail at this request.
+            EngineError: When servers have repeatedly failed at this request.
             EngineDead: When no server is left.
         """
         body, version = self._body(request), self._wanted.version
@@ -326,17 +331,16 @@ class VLLMFleet(VLLMBase):
                 answer = await home.client.ask(body, version)
             except ServerError as error:
                 self._asked_anew += 1
-                if not await self._is_well(home, error):
-                    continue
                 failures += 1
-                if failures == ATTEMPTS:
+                if await self._is_well(home, error):
+                    if isinstance(error, RequestFailed):
+                        failed_at.add(home)
+                    await asyncio.sleep(PAUSE_S)
+                if failures == ATTEMPTS and any(member.in_use for member in self._members):
                     raise EngineError(
-                        f"vLLM servers failed {failures} times at one prompt, and were well in "
-                        f"between: {error}"
+                        f"vLLM servers failed {failures} times at one prompt, which may be the "
+                        f"cause; the last time: {error}"
                     ) from error
-                if isinstance(error, RequestFailed):
-                    failed_at.add(home)
-                await asyncio.sleep(PAUSE_S)
                 continue
             for member in failed_at - {home}:
                 self._leave_out(member, "it failed at a prompt that another server answered")

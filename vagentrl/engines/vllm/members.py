@@ -84,8 +84,6 @@ def start_servers(
         environment |= own_cache(f"server-{number}")
         if (shown := devices[number]) is not None:
             environment["CUDA_VISIBLE_DEVICES"] = shown
-        if "weight_transfer_config" in settings:  # handles of GPU memory come pickled
-            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         process = ServerProcess(command, environment)
         clients.append(VLLMClient(f"http://127.0.0.1:{port}", patience_s, process))
     return clients

@@ -49,6 +49,7 @@ class ServerProcess:
             prefix="vagentrl-vllm-", suffix=".log", delete=False
         ) as log:
             self.log = Path(log.name)
+        self._log_start = 0  # where the output of the last start begins
         self.process: subprocess.Popen[bytes] | None = None
         self.answered = False
 
@@ -68,6 +69,7 @@ class ServerProcess:
                     f"{self.end_of_log()}"
                 )
         self.answered = False
+        self._log_start = self.log.stat().st_size
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -96,8 +98,13 @@ class ServerProcess:
             self.process.wait(2 * supervisor.GRACE_S)
 
     def end_of_log(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return f"its log is {self.log} and ends with:\n" + "\n".join(lines)
+        """Return the end of the log, and the first error since the last start if one is named."""
+        with self.log.open(errors="replace") as log:
+            log.seek(self._log_start)
+            lines = log.read().splitlines()
+        first = next((line for line in lines if re.search(r"\w(Error|Exception): .", line)), None)
+        named = "" if first is None else f", names this error first:\n{first}\n"
+        return f"its log is {self.log}{named} and ends with:\n" + "\n".join(lines[-LAST_LINES:])
 
 
 def free_ports(count: int) -> list[int]:
@@ -144,4 +151,6 @@ def server_command(
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
     permissions = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    if "weight_transfer_config" in settings:  # handles of GPU memory come pickled
+        permissions["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return command, environment | permissions | cache_of_rank()
