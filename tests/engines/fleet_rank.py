@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import distributed
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from tests.engines.shipped import CONTEXT, TEXT, ask, changed, reference_engine, renderer
 from tests.engines.shipped import request_of as request_for
@@ -17,6 +19,7 @@ from vagentrl import ranks
 from vagentrl.engines import VLLMFleet
 from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm import base
+from vagentrl.engines.vllm.weights import read, weights_of
 from vagentrl.models.load import load_model
 
 EPISODES = 4
@@ -33,7 +36,10 @@ def requests(turn: int, **sampling: Any) -> list[GenerationRequest]:
 
 
 def with_fakes(urls: list[str]) -> dict[str, Any]:
-    """Two updates; between them rank 1 alone finds that the second server is sick."""
+    """Three updates, the last one of sharded weights.
+
+    After the first, rank 1 alone finds that the second server is sick.
+    """
     base.check_installed = lambda: None
     engine, policy = VLLMFleet(urls, patience_s=5), load_model(TEXT)
     engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
@@ -42,11 +48,15 @@ def with_fakes(urls: list[str]) -> dict[str, Any]:
     seen: dict[str, Any] = {"played": problems(engine), "counts": engine.counts()}
     seen["left out"] = sorted(engine._left_out)
     engine.update_weights(policy, 1)
-    return seen | {
-        "known": sorted(engine._left_out),
-        "updated": problems(engine),
-        "version": engine._wanted.version,
-    }
+    seen["known"] = sorted(engine._left_out)
+    whole = {name: weight.clone() for name, weight in weights_of(policy)}
+    sharded = load_model(TEXT)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (2,)))
+    engine.update_weights(sharded, 2)
+    if engine._weights is not None:  # the folder, on the rank that writes
+        saved = dict(read(engine._weights))
+        seen["saved"] = [torch.equal(saved[name], weight) for name, weight in whole.items()]
+    return seen | {"updated": problems(engine), "version": engine._wanted.version}
 
 
 def with_servers() -> dict[str, Any]:

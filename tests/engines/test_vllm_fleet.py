@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from vagentrl.engines.canary import Canary
 from vagentrl.engines.vllm import base, client, fleet, members
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_model
+from vagentrl.models.lora import LoRA
 
 GENERATE, LOAD = "/inference/v1/generate", "/collective_rpc"
 
@@ -339,6 +341,49 @@ def test_servers_that_all_went_away_are_waited_for_at_an_update(three: Fleet):
         server.down = 5
     three.update()
     assert three.left_out() == {}
+
+
+def test_an_update_does_not_wait_for_a_process_that_must_be_started_again(
+    three: Fleet, monkeypatch
+):
+    lost = three.engine._members[1]
+    monkeypatch.setattr(members.Member, "ended", property(lambda member: member is lost))
+    three.engine.patience_s = 10**6
+    three.servers[1].drops = math.inf
+    three.update()
+    assert list(three.left_out()) == [1]
+
+
+def test_servers_that_must_all_be_started_again_are_waited_for(three: Fleet, monkeypatch):
+    monkeypatch.setattr(members.Member, "ended", True)
+    three.engine.patience_s = 60
+    for server in three.servers:
+        server.drops = 3
+    three.update()
+    assert three.left_out() == {}
+
+
+def test_an_adapter_is_loaded_by_every_server_and_the_one_before_is_removed(three: Fleet):
+    engine = VLLMFleet(three.urls, patience_s=0.2)
+    engine.prepare(three.engine._vocabulary)
+    policy = load_model(TEXT, lora=LoRA(rank=4))  # it changes nothing before it has learned
+    folders: list[Path] = []
+    asked: list[Any] = []
+    for version in range(2):
+        for server in three.servers:
+            server.calls.clear()
+        engine.update_weights(policy, version)
+        adapter = engine._adapter
+        assert adapter is not None
+        folders.append(Path(adapter.path))
+        asked.append(engine._body(request_of(TEXT, 0))["model"])
+        assert asked[-1] == adapter.name
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert asked[0] != asked[1]
+    for server in three.servers:
+        assert server.calls.count("/v1/load_lora_adapter") == 1
+        assert server.calls[-1] == "/v1/unload_lora_adapter"
+        assert LOAD not in server.calls
 
 
 def test_servers_that_stay_away_end_the_run_at_an_update(three: Fleet):

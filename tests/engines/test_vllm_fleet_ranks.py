@@ -48,7 +48,10 @@ def test_ranks_push_once_and_agree_on_a_server_that_one_of_them_lost(tmp_path: P
     assert one["counts"] == {"rollout/asked_anew": 2}
     assert zero["counts"]["rollout/servers"] == 2
     loads = [server.calls.count("/update_weight_version") for server in servers]
-    assert loads == [2, 2]  # two updates, whatever the number of ranks
+    assert loads == [3, 3]  # the number of updates, whatever the number of ranks
+    assert zero["saved"]
+    assert all(zero["saved"])
+    assert "saved" not in one
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,10 @@ from vagentrl.rollout.renderer import Renderer
 log = logging.getLogger(__name__)
 
 
-class _ServeCLI(VagentCLI):
+class ServeCLI(VagentCLI):
     """Parses and instantiates a fit configuration without its devices."""
+
+    without_run = "serve"
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         super().add_arguments_to_parser(parser)
@@ -49,13 +51,13 @@ class _ServeCLI(VagentCLI):
 def run_serve(args: Sequence[str]) -> None:
     """``vagentrl serve``: become the vLLM server that a configuration's engine needs."""
     check_installed()
-    cli = _ServeCLI(args, run=False)
+    cli = ServeCLI(args, run=False)
     command, environment = command_of(cli, cli.config.port, cli.config.host)
     log.info("%s", shlex.join(command))
     os.execvpe(command[0], command, {**os.environ, **environment})
 
 
-def command_of(cli: _ServeCLI, port: int, host: str) -> tuple[list[str], dict[str, str]]:
+def command_of(cli: ServeCLI, port: int, host: str) -> tuple[list[str], dict[str, str]]:
     """Return the command and the environment variables of a configuration's server.
 
     Raises:

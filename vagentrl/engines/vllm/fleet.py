@@ -230,29 +230,35 @@ class VLLMFleet(VLLMBase):
             list(threads.map(ServerProcess.end, started))
 
     def _find_live(self) -> None:
-        """Find out which servers answer. Those that could be used until now are waited for.
+        """Find out which servers answer.
 
-        If there is none, all are waited for.
+        Those that could be used until now are waited for. A server that could not, or whose
+        process must be started again, can join a later update; if there are only such servers, all
+        are waited for.
         """
+        hasty = ranks.on_first(
+            lambda: {
+                m.client.url for m in self._members if m.client.url in self._left_out or m.ended
+            }
+        )
+        try:
+            self._wait_for_all_but(hasty)
+        except EngineDead:
+            if not hasty:
+                raise
+            self._wait_for_all_but(set())
+
+    def _wait_for_all_but(self, hasty: set[str]) -> None:
+        """Try all servers; return when all but these have answered or taken too long."""
+
+        def limit_s(member: Member) -> float:
+            if member.client.url in hasty:
+                return 0.0
+            return self.patience_s + (self.start_s if member.starts else 0.0)
+
         for member in self._members:
             member.problem, member.episodes = None, 0
-        try:
-            self._on_servers(lambda member: member.wait(self._limit_s(member)))
-        except EngineDead:
-            if not self._left_out:
-                raise
-            self._left_out = set()
-            for member in self._members:
-                member.problem = None
-            self._on_servers(lambda member: member.wait(self._limit_s(member)))
-
-    def _limit_s(self, member: Member) -> float:
-        """Return for how long to wait for a server, in seconds."""
-        if member.client.url in self._left_out:
-            return 0.0
-        process = member.client.process
-        is_new = process is not None and not process.answered
-        return self.patience_s + (self.start_s if is_new else 0.0)
+        self._on_servers(lambda member: member.wait(limit_s(member)))
 
     def _on_servers(self, do: Callable[[Member], T]) -> dict[str, T]:
         """Do something with all servers in use at once, on rank 0.

@@ -37,6 +37,16 @@ class Member:
     def in_use(self) -> bool:
         return self.problem is None
 
+    @property
+    def starts(self) -> bool:
+        """Whether it is a process of this engine that has not answered anything yet."""
+        return self.client.process is not None and not self.client.process.answered
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is a process of this engine that has ended."""
+        return self.client.process is not None and self.client.process.ended
+
     def in_words(self) -> str:
         """Return what is wrong with the server, with the end of its log if there is one."""
         process = self.client.process

@@ -53,6 +53,11 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.answered = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process was started and has ended."""
+        return self.process is not None and self.process.poll() is not None
+
     def keep_running(self) -> None:
         """Start the server if it is not running.
 
