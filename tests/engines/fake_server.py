@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from vagentrl.engines.base import Generation
+from vagentrl.engines.vllm.weights import files_in
 
 
 class FakeServer:
@@ -25,6 +26,7 @@ class FakeServer:
         drops: Number of further connections that are closed without an answer.
         reply: The reply to every prompt.
         refuse: Message with which prompts are refused; empty to answer them.
+        sees_files: Whether it sees the folder of the weights.
         same: Result of comparing the weights.
     """
 
@@ -39,6 +41,7 @@ class FakeServer:
         self.drops = 0.0
         self.reply: dict[str, Any] = {}
         self.refuse = ""
+        self.sees_files = True
         self.same = {"model.norm.weight": True}
 
     def answer(self, path: str, body: Any) -> tuple[int, Any]:
@@ -59,6 +62,8 @@ class FakeServer:
             self.version = body["new_version"]
         if path == "/weight_info":
             return 200, {"weight_version": self.version}
+        if path == "/collective_rpc" and body["method"] == "vagentrl_load":
+            return 200, {"results": [files_in(body["args"][0]) if self.sees_files else []]}
         return 200, {"results": [self.same]}
 
     def generate(self, body: Any) -> tuple[int, Any]:

@@ -325,10 +325,17 @@ def test_a_server_that_hangs_during_an_update_is_left_out(three: Fleet, monkeypa
     assert "ReadTimeout" in three.left_out()[2]
 
 
+def test_a_server_that_does_not_see_the_folder_is_left_out_and_the_reason_says_so(three: Fleet):
+    three.servers[1].sees_files = False
+    three.update()
+    assert "it sees 0 of 1 files of weights in" in three.left_out()[1]
+    assert three.servers[1].version != three.servers[0].version
+
+
 def test_an_address_that_answers_something_else_is_left_out(three: Fleet):
     three.servers[2].answer = lambda path, body: (200, None)
     three.update()
-    assert "has no field success" in three.left_out()[2]
+    assert "has no field results" in three.left_out()[2]
 
 
 def test_servers_that_all_went_away_are_waited_for_at_an_update(three: Fleet):

@@ -21,7 +21,7 @@ from vagentrl.engines.vllm.connections import (
 )
 from vagentrl.engines.vllm.messages import GENERATE
 from vagentrl.engines.vllm.process import ServerProcess
-from vagentrl.engines.vllm.weights import equal_on_all
+from vagentrl.engines.vllm.weights import equal_on_all, files_in
 from vagentrl.errors import EngineDead, EngineError
 
 CALL_S, LOAD_S = 30.0, 600.0
@@ -77,9 +77,16 @@ class VLLMClient:
             self.unload(weights.adapter)  # an interrupted push may have loaded it already
             adapter = {"lora_name": weights.adapter.name, "lora_path": weights.adapter.path}
             self.call("/v1/load_lora_adapter", adapter, timeout_s=LOAD_S)
-        else:
+        elif weights.folder is not None:
             body = {"method": "vagentrl_load", "args": [weights.folder]}
-            self.call("/collective_rpc", body, timeout_s=LOAD_S)
+            wanted = files_in(weights.folder)
+            for found in self._field("results", "/collective_rpc", body, timeout_s=LOAD_S):
+                if found != wanted:
+                    raise ServerError(
+                        f"it sees {len(found)} of {len(wanted)} files of weights in "
+                        f"{weights.folder}; set the engine's `folder` to one that trainer and "
+                        "server share"
+                    )
 
     def unload(self, adapter: Adapter) -> None:
         """Make the server forget an adapter if it has it."""

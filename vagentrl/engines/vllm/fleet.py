@@ -282,16 +282,17 @@ class VLLMFleet(VLLMBase):
             if problem is None:
                 results[member.client.url] = result
             else:
-                self._leave_out(member, problem)
+                self._leave_out(member, problem, told=ranks.rank() > 0)
         if not results:
             raise self._none_left()
         return results
 
-    def _leave_out(self, member: Member, problem: str) -> None:
+    def _leave_out(self, member: Member, problem: str, told: bool = False) -> None:
+        """Use a server no more until the next update; warn unless another rank has told of it."""
         if not member.in_use:
             return
         member.problem = problem
-        known = member.client.url in self._left_out
+        known = told or member.client.url in self._left_out
         log.log(
             logging.DEBUG if known else logging.WARNING,
             "rank %d leaves out the vLLM server at %s until the next update of the weights; %d of "
