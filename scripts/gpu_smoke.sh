@@ -83,6 +83,14 @@ for policy in "${policies[@]}"; do
         vllm=(--data.engine=VLLMEngine --data.engine.gpu_memory_utilization=0.3)
         fit "$label vLLM last GPU" "$policy" --trainer.devices "[$((gpus - 1))]" "${vllm[@]}"
         fit "$label vLLM two GPUs" "$policy" --trainer.devices 2 --trainer.strategy ddp "${vllm[@]}"
+        for transfer in files nccl ipc; do
+            gpu=$((gpus - 1))
+            [[ $transfer == ipc ]] && gpu=0 # the trainer's
+            fit "$label vLLM fleet $transfer" "$policy" --trainer.devices 1 \
+                --data.engine=VLLMFleet --data.engine.servers=1 --data.engine.devices="['$gpu']" \
+                --data.engine.options="{gpu_memory_utilization: 0.3}" \
+                --data.engine.transfer="$transfer"
+        done
     else
         report "$label vLLM" 0 "skipped: vllm is not installed"
     fi

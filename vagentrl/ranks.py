@@ -158,21 +158,26 @@ def wait_for_all() -> None:
     gather([None])
 
 
-def on_first(do: Callable[[], None]) -> None:
+def on_first(do: Callable[[], T]) -> T:
     """Do something on rank 0 while the others wait; if it fails, it fails on all ranks.
+
+    Returns:
+        What ``do`` returned on rank 0; the other ranks get a pickled copy.
 
     Raises:
         Exception: What ``do`` raised, if it is an `OSError` or one of ours.
     """
+    result: Any = None
     failure: Exception | None = None
     if rank() == 0:
         try:
-            do()
+            result = do()
         except (OSError, VagentError) as error:
             failure = error
-    failure = gather([failure])[0]
+    result, failure = gather([(result, failure)])[0]
     if failure is not None:
         raise failure
+    return result
 
 
 def sum_counts(counts: Mapping[str, Any]) -> dict[str, Any]:

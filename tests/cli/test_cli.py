@@ -41,7 +41,7 @@ def test_an_unknown_command_is_refused_with_a_guess():
         main(["fitt"])
 
 
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "check"])
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "check", "serve"])
 def test_the_help_of_a_command_is_its_own(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main([command, "--help"])

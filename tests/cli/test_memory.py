@@ -174,3 +174,12 @@ def test_a_server_beside_the_trainer_takes_what_it_is_given():
     assert found["vLLM's keys and values"].size == 2 * GIB
     assert found["vLLM's weights"].size == found["actor"].size
     assert all(found[f"vLLM's {part}"].when == "always" for part in ("weights", "keys and values"))
+
+
+@pytest.mark.parametrize("where", ["urls=[http://a:1]", "servers=2", "servers=1"])
+def test_a_fleet_takes_what_its_servers_beside_the_trainer_are_given(where: str):
+    found = plan("--data.engine=VLLMFleet", f"--data.engine.{where}", "--data.engine.kv_cache_gb=3")
+    count = 0 if where.startswith("urls") else int(where[-1])
+    total = sum(item.size for name, item in found.items() if name.startswith("vLLM"))
+    assert total == count * (found["actor"].size + 3 * GIB)
+    assert "keys and values" not in found

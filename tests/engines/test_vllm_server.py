@@ -1,19 +1,17 @@
 """`VLLMServerEngine` with the real server, and with a fake server that fails on demand."""
 
 import asyncio
-import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engines.fake_server import FakeServer, as_json, running
 from tests.engines.shipped import (
     CONTEXT,
     IMAGES,
@@ -28,8 +26,9 @@ from tests.engines.shipped import (
 from vagentrl.engines import VLLMServerEngine
 from vagentrl.engines.base import Generation
 from vagentrl.engines.canary import Canary
-from vagentrl.engines.vllm import base
+from vagentrl.engines.vllm import base, client
 from vagentrl.engines.vllm import server as module
+from vagentrl.engines.vllm.client import VLLMClient
 from vagentrl.engines.vllm.process import server_command
 from vagentrl.errors import ConfigError, EngineDead, EngineError
 from vagentrl.models.load import load_model
@@ -72,8 +71,8 @@ def test_replies_match_the_actors_across_an_update_and_a_server_crash(
             len(reply.reply_ids) for version in replies for reply in version
         )
         group = server_group(engine)
-        monkeypatch.setattr(module, "HEALTH_CHECK_S", 1)
-        monkeypatch.setattr(engine, "patience_s", 10)
+        monkeypatch.setattr(client, "HEALTH_CHECK_S", 1)
+        set_patience(engine, 10)
         os.killpg(group, ends_by)
         assert ask(engine, *requests) == replies[-1]  # from the restarted server
         assert engine.restarts == 1
@@ -93,9 +92,14 @@ def test_replies_match_the_actors_across_an_update_and_a_server_crash(
 
 
 def server_group(engine: VLLMServerEngine) -> int:
-    assert engine._server is not None
-    assert engine._server.process is not None
-    supervisor = engine._server.process.pid
+    return group_of(engine._server)
+
+
+def group_of(server: VLLMClient) -> int:
+    """Return the process group of a server that runs."""
+    assert server.process is not None
+    assert server.process.process is not None
+    supervisor = server.process.process.pid
     return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
 
 
@@ -108,104 +112,8 @@ def running_in_group(group: int) -> list[str]:
     return [state for state, _, number, *_ in stats if int(number) == group and state != "Z"]
 
 
-# ------------------------------------------------------------------------------ a fake server
-
-
-class FakeServer:
-    """Stands in for a vLLM server: replies, fails and restarts as a test sets it.
-
-    Attributes:
-        calls: Paths of all calls, in order.
-        served: Version of the weights behind each reply.
-        version: Version of the current weights.
-        reports: Whether replies include that version.
-        down: Number of further calls that are answered with 503.
-        held: Number of further calls to reset the prefix cache that fail.
-        stalled: While set, the server answers nothing.
-        reply: The reply to every prompt.
-        refuse: Message with which prompts are refused; empty to answer them.
-        same: Result of comparing the weights.
-    """
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.served: list[str] = []
-        self.version = "default"
-        self.reports = True
-        self.down = 0
-        self.held = 0
-        self.stalled = threading.Event()
-        self.reply: dict[str, Any] = {}
-        self.refuse = ""
-        self.same = {"model.norm.weight": True}
-
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
-        while self.stalled.is_set():
-            time.sleep(0.01)
-        if self.down > 0:
-            self.down -= 1
-            if self.down == 0:
-                self.version = "default"  # a restarted server has lost the weights
-            return 503, {"error": "EngineDeadError"}
-        self.calls.append(path)
-        if path == "/inference/v1/generate":
-            return self.generate(body)
-        if path == "/reset_prefix_cache":
-            self.held -= 1
-            return 200, {"success": self.held < 0}
-        if path == "/update_weight_version":
-            self.version = body["new_version"]
-        if path == "/weight_info":
-            return 200, {"weight_version": self.version}
-        return 200, {"results": [self.same]}
-
-    def generate(self, body: Any) -> tuple[int, Any]:
-        if self.refuse:
-            return 400, {"error": self.refuse}
-        self.served.append(self.version)
-        span = {"version": self.version, "start": 0, "end": 16}
-        [choice] = self.reply["choices"]
-        versions = {"weight_versions": [span]} if self.reports else {}
-        return 200, self.reply | {"choices": [choice | versions]}
-
-
-@contextmanager
-def running(fake: FakeServer) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections stay open
-
-        def do_POST(self) -> None:
-            length = int(self.headers.get("content-length") or 0)
-            body = json.loads(self.rfile.read(length) or b"null")
-            status, answer = fake.answer(self.path, body)
-            payload = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        do_GET = do_POST
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{http.server_port}"
-    finally:
-        http.shutdown()
-
-
-def as_json(reply: Generation) -> dict[str, Any]:
-    content = [{"token_id": 0, "logprob": logprob} for logprob in reply.logprobs]
-    choice = {
-        "token_ids": list(reply.reply_ids),
-        "logprobs": {"content": content},
-        "finish_reason": reply.finish,
-    }
-    return {"choices": [choice], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
+def set_patience(engine: VLLMServerEngine, seconds: float) -> None:
+    engine.patience_s = engine._server.patience_s = seconds
 
 
 @pytest.fixture
@@ -213,6 +121,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeServer, VLLMServ
     """A fake server that passes the canary's check, and an engine that has pushed its weights."""
     monkeypatch.setattr(base, "check_installed", lambda: None)
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(client, "PAUSE_S", 0.01)
     policy, vocabulary = load_model(TEXT), renderer(TEXT).vocabulary(CONTEXT)
     canary = Canary(policy, vocabulary, 1e-3)
     fake = FakeServer()
@@ -302,7 +211,7 @@ def test_a_server_that_does_not_say_which_weights_it_has_is_refused(fake):
     server, engine = fake
     server.reports = False
     with pytest.raises(
-        EngineDead, match=r"does not report the version of its weights.*push to false"
+        EngineDead, match=r"does not report the version of its weights.*push set to false"
     ):
         ask(engine, request_of(TEXT, 0))
 
@@ -325,9 +234,9 @@ def test_a_request_whose_reply_was_aborted_is_sent_again(fake):
 
 def test_a_server_that_hangs_fails_requests_and_the_error_says_how_to_resume(fake, monkeypatch):
     server, engine = fake
-    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.05)
-    monkeypatch.setattr(module, "CALL_S", 0.1)
-    engine.patience_s = 0.5
+    monkeypatch.setattr(client, "HEALTH_CHECK_S", 0.05)
+    monkeypatch.setattr(client, "CALL_S", 0.1)
+    set_patience(engine, 0.5)
     server.stalled.set()
     try:
         with pytest.raises(EngineDead, match=r"no longer answers anything.*--ckpt_path"):
@@ -338,8 +247,8 @@ def test_a_server_that_hangs_fails_requests_and_the_error_says_how_to_resume(fak
 
 def test_a_server_that_hangs_for_less_than_patience_s_loses_no_request(fake, monkeypatch):
     server, engine = fake
-    monkeypatch.setattr(module, "HEALTH_CHECK_S", 0.02)
-    monkeypatch.setattr(module, "CALL_S", 0.05)
+    monkeypatch.setattr(client, "HEALTH_CHECK_S", 0.02)
+    monkeypatch.setattr(client, "CALL_S", 0.05)
     server.stalled.set()
 
     async def play() -> Generation:

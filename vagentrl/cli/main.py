@@ -24,6 +24,7 @@ COMMANDS = (
     "play",
     "warmstart",
     "doctor",
+    "serve",
 )
 
 HELP = f"""vagentrl {__version__}: train language and vision-language models to act over many turns
@@ -46,6 +47,7 @@ commands:
   play        take the agent's seat                 vagentrl play FrozenLake
   warmstart   make a tiny model from nothing        vagentrl warmstart --config warmstart/…
   doctor      what works on this machine            vagentrl doctor [--model tiny-sokoban-vlm]
+  serve       a vLLM server for a run elsewhere     vagentrl serve --config … --port 8000
 
   vagentrl COMMAND --help           all options of a command
   vagentrl COMMAND --print_config   all settings with their values, as YAML
@@ -128,6 +130,10 @@ def _run(command: str, arguments: Sequence[str]) -> None:
             from vagentrl.cli.doctor import run_doctor
 
             run_doctor(arguments)
+        case "serve":
+            from vagentrl.cli.serve import run_serve
+
+            run_serve(arguments)
         case "warmstart":
             from vagentrl.cli.warmstart import run_warmstart
 

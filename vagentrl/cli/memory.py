@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from vagentrl.engines import VLLMEngine, VLLMServerEngine
+from vagentrl.engines import VLLMEngine, VLLMFleet, VLLMServerEngine
 from vagentrl.engines.kv_cache import GROWTH
 from vagentrl.engines.vllm.settings import engine_dtype
 from vagentrl.models.forward import LOGITS_PER_CHUNK
@@ -145,8 +145,8 @@ def memory_plan(
     cache = kv_bytes_per_token(config, bytes_each) * length
     if isinstance(data.engine, VLLMEngine):
         yield from _vllm(policy, data.engine, cache, device_bytes)
-    elif isinstance(data.engine, VLLMServerEngine):
-        yield from _server(policy, data.engine)
+    elif isinstance(data.engine, VLLMServerEngine | VLLMFleet):
+        yield from _servers(policy, data.engine)
     else:
         if data.engine.samples_from_copy:
             size = sum(p.nbytes for p in policy.parameters())
@@ -237,18 +237,20 @@ def _vllm(
     yield Item(name, max(left, needed), how, when)
 
 
-def vllm_bytes(policy: PreTrainedModel, engine: VLLMEngine | VLLMServerEngine) -> int:
+def vllm_bytes(policy: PreTrainedModel, engine: VLLMEngine | VLLMServerEngine | VLLMFleet) -> int:
     """The bytes of the policy's weights in the type in which vLLM computes."""
     count = sum(p.numel() for p in policy.parameters())
     return count * engine_dtype(policy, engine.options, engine.dtype).itemsize
 
 
-def _server(policy: PreTrainedModel, engine: VLLMServerEngine) -> Iterator[Item]:
-    if engine.url is not None or engine.devices is not None:
+def _servers(policy: PreTrainedModel, engine: VLLMServerEngine | VLLMFleet) -> Iterator[Item]:
+    if not engine.beside_trainer:
         yield Item("vLLM's server", 0.0, "on devices of its own")
         return
-    size = vllm_bytes(policy, engine)
-    yield Item("vLLM's weights", size, "in a server beside the trainer: see data.engine.devices")
-    kept = (engine.kv_cache_gb or 0.0) * GIB
+    count = engine.servers or 1 if isinstance(engine, VLLMFleet) else 1
+    size = count * vllm_bytes(policy, engine)
+    where = "in a server" if count == 1 else f"in {count} servers"
+    yield Item("vLLM's weights", size, f"{where} beside the trainer: see data.engine.devices")
+    kept = count * (engine.kv_cache_gb or 0.0) * GIB
     how = "kv_cache_gb" if kept else "what options.gpu_memory_utilization leaves of the device"
     yield Item("vLLM's keys and values", kept, how)

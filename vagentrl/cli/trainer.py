@@ -53,6 +53,7 @@ DESCRIPTIONS = {
     "validate": "Evaluate a policy on held-out episodes: model.policy, or a checkpoint of it.",
     "test": "Evaluate a policy on the episodes that are kept for the end.",
     "check": "Dry run: build everything but the weights, and say how large it is.",
+    "serve": "Start the vLLM server that data.engine needs, a VLLMFleet or VLLMServerEngine.",
 }
 
 
@@ -66,12 +67,17 @@ class VagentCLI(LightningCLI):
     Args:
         args: Arguments of the command line, beginning with the command if it is to be run.
         run: Run the command; otherwise only instantiate the classes.
+
+    Attributes:
+        without_run: The command whose help is shown if none is run.
     """
+
+    without_run = "check"
 
     def __init__(self, args: Sequence[str], run: bool = True) -> None:
         load_plugins()
         silence_noise()
-        command, settings = (args[0], args[1:]) if run else ("check", args)
+        command, settings = (args[0], args[1:]) if run else (self.without_run, args)
         super().__init__(
             AgentModule,
             RolloutDataModule,

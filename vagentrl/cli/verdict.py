@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vagentrl.cli.memory import GIB, Item, Shards, memory_plan, totals
-from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMServerEngine
+from vagentrl.engines import TransformersEngine, VLLMEngine, VLLMFleet, VLLMServerEngine
 from vagentrl.models.load import context_length
 
 if TYPE_CHECKING:
@@ -147,11 +147,11 @@ def _other_engines(setup: Setup) -> Iterator[tuple[str, Setup]]:
         )
         if workers is not None and workers < setup.data.max_workers:
             yield f"data.max_workers: {workers}", setup.with_data(max_workers=workers)
-    beside = isinstance(engine, VLLMServerEngine) and engine.url is None and engine.devices is None
-    if beside or isinstance(engine, VLLMEngine):
+    servers = isinstance(engine, VLLMServerEngine | VLLMFleet)
+    if isinstance(engine, VLLMEngine) or (servers and engine.beside_trainer):
         yield (
-            "data.engine: VLLMServerEngine, with devices of its own (`devices` or `url`)",
-            setup.with_data(engine=VLLMServerEngine(url="http://elsewhere")),
+            "data.engine: VLLMFleet, with devices of its own (`devices` or `urls`)",
+            setup.with_data(engine=VLLMFleet(urls=["http://elsewhere"])),
         )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vagentrl.engines.scripted import ScriptedEngine
     from vagentrl.engines.transformers import TransformersEngine
     from vagentrl.engines.vllm import VLLMEngine
+    from vagentrl.engines.vllm.fleet import VLLMFleet
     from vagentrl.engines.vllm.server import VLLMServerEngine
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ScriptedEngine",
     "TransformersEngine",
     "VLLMEngine",
+    "VLLMFleet",
     "VLLMServerEngine",
 ]
 
@@ -28,6 +30,7 @@ _MODULES = {
     "ScriptedEngine": "scripted",
     "TransformersEngine": "transformers",
     "VLLMEngine": "vllm",
+    "VLLMFleet": "vllm.fleet",
     "VLLMServerEngine": "vllm.server",
 }
 

@@ -168,6 +168,13 @@ class Engine(ABC):
     def release(self, session: int) -> None:  # noqa: B027 (most engines keep no session state)
         """Discard the cached state of a session whose episode has ended."""
 
+    def counts(self) -> dict[str, float]:
+        """Return what was counted since the last `update_weights`, by the name of its metric.
+
+        The sum over all ranks is logged with the iteration.
+        """
+        return {}
+
     def rest(self) -> None:  # noqa: B027 (most engines hold no memory to free)
         """Free memory while the policy is trained.
 

@@ -54,7 +54,11 @@ class Canary:
         return GenerationRequest(SESSION, tuple(text), images, sampling, seed=0)
 
     def check(
-        self, policy: PreTrainedModel, generation: Generation, blame: Callable[[], str | None]
+        self,
+        policy: PreTrainedModel,
+        generation: Generation,
+        blame: Callable[[], str | None],
+        who: str = "the engine",
     ) -> float:
         """Score the engine's reply with the policy.
 
@@ -66,6 +70,7 @@ class Canary:
             generation: The engine's reply to `request`.
             blame: Returns the name of the first weight that differs, or None. Called only when
                 the log-probs differ.
+            who: What replied, for the error.
 
         Returns:
             The mean absolute difference of the log-probs.
@@ -84,9 +89,9 @@ class Canary:
         culprits = ranks.gather([blame()])
         culprit = next((culprits[rank] for rank in wrong if culprits[rank]), None)
         mean, largest = found[wrong[0]]
-        where = f" of rank {', '.join(map(str, wrong))}" if len(found) > 1 else ""
+        where = f" of rank {', '.join(map(str, wrong))}" if len(wrong) < len(found) else ""
         raise EngineError(
-            f"the engine{where} does not have the actor's weights: on a prompt of "
+            f"{who}{where} does not have the actor's weights: on a prompt of "
             f"{len(self.request.prompt_ids)} tokens the log-probs of {len(gaps)} sampled tokens "
             f"differ by {mean:.3g} on average and by up to {largest:.3g}, and "
             f"{self.tolerance:.3g} is allowed. "

@@ -125,7 +125,7 @@ def check_ranks(data: Rollouts, strategy: object, count: int) -> None:
         raise ConfigError(
             f"data.engine is VLLMServerEngine and there are {count} ranks, each of which would "
             "start a server of its own, or change the weights of a server that other ranks sample "
-            "from; set trainer.devices and trainer.num_nodes to 1, or choose another engine"
+            "from; choose VLLMFleet, whose servers all ranks share (`urls: [URL]` or `servers: 1`)"
         )
     if isinstance(data.engine, VLLMEngine) and data.engine.options["tensor_parallel_size"] > 1:
         raise ConfigError(

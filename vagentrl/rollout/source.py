@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 TRAIN = "train"
 """Name of the training environment; `val_envs` names the others."""
+SAMPLED = "rollout/sampled_tokens"
 
 
 @dataclass(frozen=True)
@@ -186,12 +187,13 @@ class EpisodeSource:
             learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
         self.draws.observe(everything)
         wall, busy = time.perf_counter() - started, engine.busy_s - busy
-        sampled = sum(ranks.gather([engine.sampled_tokens - tokens]))
+        sampled = {SAMPLED: float(engine.sampled_tokens - tokens)}
+        counts = ranks.sum_counts(sampled | engine.counts())
         report = episode_report(everything, "rollout/") | {
             "time/generate": busy,
             "time/environment": wall - busy,
-            "rollout/sampled_tokens": float(sampled),
-            "rollout/tokens_per_s": sampled / wall,
+            **counts,
+            "rollout/tokens_per_s": counts[SAMPLED] / wall,
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
             **continued,

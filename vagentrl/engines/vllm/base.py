@@ -8,16 +8,20 @@ import platform
 import re
 import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vagentrl import ranks
 from vagentrl.engines.base import Engine, Generation, GenerationRequest, Vocabulary, check_request
 from vagentrl.engines.cached_policy import image_layout
 from vagentrl.engines.canary import Canary
 from vagentrl.engines.room import place_with_room, shared_memory
+from vagentrl.engines.vllm.client import Adapter
+from vagentrl.engines.vllm.messages import cached_tokens, generation_in, request_body
 from vagentrl.engines.vllm.settings import check_installed, engine_dtype, tolerance_for
 from vagentrl.engines.vllm.weights import adapter_bytes, bytes_of, parameters_of, save, weights_of
 from vagentrl.errors import EngineError
@@ -33,14 +37,6 @@ Compare = Callable[[Collection[str] | None], dict[str, bool]]
 
 The result says, for each weight that can be read back, whether it is equal.
 """
-
-
-class Adapter(NamedTuple):
-    """A saved LoRA adapter, with the unique name and unique number that vLLM requires."""
-
-    name: str
-    number: int
-    path: str
 
 
 class VLLMBase(Engine):
@@ -76,6 +72,7 @@ class VLLMBase(Engine):
         self._adapter: Adapter | None = None
         self._weights: str | None = None  # folder with the latest saved weights
         self._readable: frozenset[str] | None = None  # names of weights that can be read back
+        self._pending, self._busy_since = 0, 0.0  # requests that await their reply, and since when
         self._blocks: list[list[str]] = []  # blocks of weights; each update compares the next one
 
     def prepare(self, vocabulary: Vocabulary) -> None:
@@ -114,19 +111,28 @@ class VLLMBase(Engine):
 
     def _save_weights(self, policy: PreTrainedModel) -> str:
         """Save the policy's current weights, delete the previous ones, and return the folder."""
+        folder = self._room_for_weights(policy)
+        save(weights_of(policy), folder)
+        return folder
+
+    def _room_for_weights(self, policy: PreTrainedModel) -> str:
+        """Delete the previously saved weights, and return the folder for the current ones."""
         if self._weights is not None:
             shutil.rmtree(self._weights)  # deleted first: there may not be space for both
         self._weights = self._transfer_path(f"weights-{uuid.uuid4().hex[:8]}", bytes_of(policy))
-        save(weights_of(policy), self._weights)
         return self._weights
 
     def _save_adapter(self, policy: PreTrainedModel) -> Adapter:
         """Save the policy's current adapter."""
-        number = 1 + (self._adapter.number if self._adapter is not None else 0)
-        name = f"{self._name}-adapter-{number}"
-        adapter = Adapter(name, number, self._transfer_path(name, adapter_bytes(policy)))
+        adapter = self._room_for_adapter(policy)
         save_adapter(policy, adapter.path)
         return adapter
+
+    def _room_for_adapter(self, policy: PreTrainedModel) -> Adapter:
+        """Return where the policy's current adapter is to be saved, under a name of its own."""
+        number = 1 + (self._adapter.number if self._adapter is not None else 0)
+        name = f"{self._name}-adapter-{number}"
+        return Adapter(name, number, self._transfer_path(name, adapter_bytes(policy)))
 
     def _read_image_layout(self, policy: PreTrainedModel) -> None:
         self._image_token, self._merge = image_layout(policy.config)
@@ -137,6 +143,34 @@ class VLLMBase(Engine):
         reads_images = self._image_token is not None
         check_request(request, self._vocabulary, reads_images=reads_images)
 
+    def _version_name(self, version: int) -> str:
+        """Return a unique name for weights: a restarted trainer counts from the same versions."""
+        return f"{self._name}-{version}-{uuid.uuid4().hex[:8]}"
+
+    def _body(self, request: GenerationRequest) -> dict[str, Any]:
+        adapter = None if self._adapter is None else self._adapter.name
+        layout = (self._image_token, self._merge)
+        return request_body(request, self._vocabulary, adapter, layout)
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Add to `busy_s` the time in which at least one request is pending."""
+        if not self._pending:
+            self._busy_since = time.perf_counter()
+        self._pending += 1
+        try:
+            yield
+        finally:
+            self._pending -= 1
+            if not self._pending:
+                self.busy_s += time.perf_counter() - self._busy_since
+
+    def _counted(self, request: GenerationRequest, answer: dict[str, Any]) -> Generation:
+        """Return the reply in a server's answer, and count its tokens."""
+        generation = generation_in(answer, self.policy_version)
+        self._count(len(request.prompt_ids), cached_tokens(answer), generation)
+        return generation
+
     def _count(self, request_tokens: int, cached: int, generation: Generation) -> None:
         self.reused_tokens += cached
         self.prefilled_tokens += request_tokens - cached
@@ -145,13 +179,19 @@ class VLLMBase(Engine):
     def _verify_weights(
         self,
         policy: PreTrainedModel,
-        sample: Callable[[GenerationRequest], Generation],
+        sample: Callable[[GenerationRequest], Mapping[str, Generation]],
         compare: Compare,
     ) -> None:
         """Compare the engine's log-probs with the policy's, and one block of weights directly.
 
         Log-probs alone do not reveal every lost update: with a small learning rate, an update
         changes them by less than rounding does. The comparison of weights is exact.
+
+        Args:
+            policy: The policy.
+            sample: Returns the reply of each server to a request, by the name of the server. The
+                names are the same on all ranks.
+            compare: See `Compare`.
 
         Raises:
             EngineError: When the engine does not have the policy's weights.
@@ -162,7 +202,8 @@ class VLLMBase(Engine):
 
         dtype = engine_dtype(policy, self.options, self.dtype)
         canary = Canary(policy, self._vocabulary, tolerance_for(dtype, self.tolerance))
-        self.canary_gap = canary.check(policy, sample(canary.request), blame)
+        replies = sample(canary.request).items()
+        self.canary_gap = max(canary.check(policy, reply, blame, who) for who, reply in replies)
         if self._readable is None:
             # The canary has just shown that the first update arrived. A weight that differs
             # nevertheless is stored by vLLM in another form and cannot be compared.

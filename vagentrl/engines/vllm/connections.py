@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
+from functools import cache
 from typing import Any
 
 import httpx
@@ -23,6 +25,12 @@ KEEP_ALIVE = [
 """TCP keep-alive probes, which detect that the server's machine is gone."""
 
 
+@cache
+def tls() -> ssl.SSLContext:
+    """Return the settings of all TLS connections; httpx would read the certificates each time."""
+    return httpx.create_ssl_context()
+
+
 class Connections:
     """The connections of one event loop, and the state that its requests share.
 
@@ -39,7 +47,7 @@ class Connections:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=KEEP_ALIVE)
+        transport = httpx.AsyncHTTPTransport(tls(), limits=limits, socket_options=KEEP_ALIVE)
         timeout = httpx.Timeout(None, connect=CONNECT_S)  # long replies must not time out
         self.client = httpx.AsyncClient(transport=transport, timeout=timeout)
         self.recovery_lock = asyncio.Lock()
@@ -65,6 +73,10 @@ class ServerError(Exception):
         self.since = time.monotonic() if since is None else since
 
 
+class ServerSilent(ServerError):
+    """The server has not answered anything for longer than its client's `patience_s`."""
+
+
 class RequestFailed(ServerError):
     """The server failed at one request, which may be the request's fault."""
 
@@ -74,7 +86,7 @@ def read_json(response: httpx.Response) -> Any:
 
     Raises:
         EngineError: When the server refuses the request (4xx).
-        ServerError: When the server fails (5xx).
+        ServerError: When the server fails (5xx), or answers something that is no JSON.
     """
     path = response.request.url.path
     if response.status_code >= 500:
@@ -85,4 +97,7 @@ def read_json(response: httpx.Response) -> Any:
             hint = "; start it with the command of vagentrl.engines.vllm.process.server_command"
         raise EngineError(f"the vLLM server refused {path}: {response.text[:500]}{hint}")
     is_json = response.headers.get("content-type", "").startswith("application/json")
-    return response.json() if response.content and is_json else None
+    try:
+        return response.json() if response.content and is_json else None
+    except ValueError as error:
+        raise ServerError(f"{path}: {response.text[:500]!r} is no JSON") from error

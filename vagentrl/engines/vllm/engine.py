@@ -206,14 +206,14 @@ class VLLMEngine(VLLMBase):
                     "vagentrl.engines.TransformersEngine"
                 ) from error
 
-    def _sample_alone(self, request: GenerationRequest) -> Generation:
+    def _sample_alone(self, request: GenerationRequest) -> dict[str, Generation]:
         """Sample one reply while no other request is in progress."""
         outputs: list[Any] = []
         with self._fatal_errors("while it sampled for the canary"):
             self._add("alone", request)
             while self._llm.has_unfinished_requests():
                 outputs += self._llm.step()
-        return _generation(outputs[-1], self.policy_version)
+        return {"the engine": _generation(outputs[-1], self.policy_version)}
 
     def _compare(self, policy: PreTrainedModel, names: Collection[str] | None) -> dict[str, bool]:
         if self._adapter is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,11 @@ from vagentrl.engines.vllm import supervisor
 from vagentrl.engines.vllm.settings import ENVIRONMENT, WORKER_EXTENSION, cache_of_rank
 from vagentrl.errors import EngineDead
 
+OF_RANKS = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+)"
+)
+"""Environment variables that torchrun sets for a rank. A server is no rank: told to use torchrun's
+store, it would wait for it for ever."""
 LAST_LINES = 15
 """Number of lines of the log that an error quotes."""
 
@@ -36,13 +43,20 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command = [sys.executable, supervisor.__file__, *command]
-        self._environment = {**os.environ, **environment}
+        inherited = {n: v for n, v in os.environ.items() if not OF_RANKS.fullmatch(n)}
+        self._environment = {**inherited, **environment}
         with tempfile.NamedTemporaryFile(
             prefix="vagentrl-vllm-", suffix=".log", delete=False
         ) as log:
             self.log = Path(log.name)
+        self._log_start = 0  # where the output of the last start begins
         self.process: subprocess.Popen[bytes] | None = None
         self.answered = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process was started and has ended."""
+        return self.process is not None and self.process.poll() is not None
 
     def keep_running(self) -> None:
         """Start the server if it is not running.
@@ -60,6 +74,7 @@ class ServerProcess:
                     f"{self.end_of_log()}"
                 )
         self.answered = False
+        self._log_start = self.log.stat().st_size
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -88,8 +103,22 @@ class ServerProcess:
             self.process.wait(2 * supervisor.GRACE_S)
 
     def end_of_log(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return f"its log is {self.log} and ends with:\n" + "\n".join(lines)
+        """Return the end of the log, and the first error since the last start if one is named."""
+        with self.log.open(errors="replace") as log:
+            log.seek(self._log_start)
+            lines = log.read().splitlines()
+        first = next((line for line in lines if re.search(r"\w(Error|Exception): .", line)), None)
+        named = "" if first is None else f", names this error first:\n{first}\n"
+        return f"its log is {self.log}{named} and ends with:\n" + "\n".join(lines[-LAST_LINES:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback address that nothing listens on."""
+    with ExitStack() as stack:  # held together, so that they differ
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def server_command(
@@ -127,4 +156,6 @@ def server_command(
     environment = {name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
     permissions = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    if "weight_transfer_config" in settings:  # handles of GPU memory come pickled
+        permissions["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return command, environment | permissions | cache_of_rank()

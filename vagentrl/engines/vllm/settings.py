@@ -79,10 +79,15 @@ def cache_of_rank() -> dict[str, str]:
     that start together would read each other's half-written files. A single process, and a user
     who sets the variable, keep their cache.
     """
-    if ranks.world_size() == 1 or "VLLM_CACHE_ROOT" in os.environ:
+    return {} if ranks.world_size() == 1 else own_cache(f"trainer-rank-{ranks.rank()}")
+
+
+def own_cache(name: str) -> dict[str, str]:
+    """Return the variable that gives a vLLM its own cache, unless the user has set it."""
+    if "VLLM_CACHE_ROOT" in os.environ:
         return {}
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return {"VLLM_CACHE_ROOT": str(Path(home, "vllm", f"trainer-rank-{ranks.rank()}"))}
+    return {"VLLM_CACHE_ROOT": str(Path(home, "vllm", name))}
 
 
 def engine_dtype(

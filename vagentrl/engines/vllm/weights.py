@@ -152,9 +152,11 @@ def _read(module: nn.Module, kind: str) -> Tensor | None:
 class WeightsFromFile:
     """Methods that ``--worker-extension-cls`` adds to the workers of vLLM."""
 
-    def vagentrl_load(self, folder: str) -> None:
-        """Load all weights from the files of `save`."""
-        load_weights(self, read(folder))
+    def vagentrl_load(self, folder: str) -> list[str]:
+        """Load all weights from the files of `save`; return the files' names."""
+        if files := files_in(folder):
+            load_weights(self, read(folder))
+        return files
 
     def vagentrl_compare(self, folder: str, only: Sequence[str] | None) -> dict[str, bool]:
         """Run `compare` with the weights of these names in the files of `save`; None for all."""
@@ -187,10 +189,15 @@ def save(weights: Iterable[tuple[str, Tensor]], folder: str) -> None:
         write()
 
 
+def files_in(folder: str) -> list[str]:
+    """Return the names of the files that `save` wrote to a folder; none if there is no folder."""
+    return sorted(path.name for path in Path(folder).glob("*.safetensors"))
+
+
 def read(folder: str, only: Collection[str] | None = None) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights that `save` wrote to a folder, one at a time."""
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
+    for path in files_in(folder):
+        with safe_open(f"{folder}/{path}", framework="pt") as file:
             for name in json.loads(file.metadata()["order"]):
                 if only is None or name in only:
                     yield name, file.get_tensor(name)
