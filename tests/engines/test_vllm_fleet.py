@@ -428,15 +428,15 @@ def test_an_update_waits_for_servers_of_an_address_that_begin_to_listen(
 def test_with_nccl_no_file_is_written_and_servers_that_are_out_get_nothing(
     three: Fleet, monkeypatch
 ):
-    sent: list[list[str]] = []
+    sent: list[tuple[list[str], bool]] = []
 
     class Recorder:
         def __init__(self, backend: str) -> None:
             assert backend == "nccl"
 
-        def send(self, policy: Any, servers: Any) -> None:
+        def send(self, policy: Any, servers: Any, restarted: bool) -> None:
             assert policy is three.policy
-            sent.append([server.url for server in servers])
+            sent.append(([server.url for server in servers], restarted))
 
     monkeypatch.setattr(fleet, "Transfer", Recorder)
     monkeypatch.setattr(fleet, "save", None)
@@ -446,7 +446,11 @@ def test_with_nccl_no_file_is_written_and_servers_that_are_out_get_nothing(
     for server in three.servers:
         server.calls.clear()
     engine.update_weights(three.policy, 0)
-    assert sent == [[three.urls[0], three.urls[2]]]
+    rest = [three.urls[0], three.urls[2]]
+    engine.update_weights(three.policy, 1)
+    three.servers[0].version = "default"
+    engine.update_weights(three.policy, 2)
+    assert sent == [(rest, True), (rest, False), (rest, True)]
     assert LOAD not in three.servers[0].calls
     assert three.servers[0].version == three.servers[2].version == engine._wanted.version
 

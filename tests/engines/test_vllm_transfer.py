@@ -79,7 +79,7 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 def test_nccl_numbers_the_workers_of_all_servers_after_the_trainer(nccl: Network):
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
 
-    Transfer("nccl").send(load_model(TEXT), nccl.servers)
+    Transfer("nccl").send(load_model(TEXT), nccl.servers, False)
     bodies = [worker.body("/init_weight_transfer_engine") for worker in nccl.workers]
     infos = [NCCLWeightTransferInitInfo(**body["init_info"]) for body in bodies]  # as vLLM reads it
     assert [info.rank_offset for info in infos] == [1, 3]  # the trainer is 0, two workers each
@@ -91,7 +91,7 @@ def test_nccl_numbers_the_workers_of_all_servers_after_the_trainer(nccl: Network
 def test_nccl_sends_every_weight_under_the_name_that_it_announced(nccl: Network):
     policy = load_model(TEXT)
     transfer = Transfer("nccl")
-    transfer.send(policy, nccl.servers)
+    transfer.send(policy, nccl.servers, False)
     wanted = dict(parameters_of(policy))
     assert list(nccl.sent) == list(wanted)
     assert all(torch.equal(nccl.sent[name], weight) for name, weight in wanted.items())
@@ -107,39 +107,47 @@ def test_nccl_sends_every_weight_under_the_name_that_it_announced(nccl: Network)
 
 def test_another_transfer_keeps_the_group_and_sends_the_policy_that_it_is_given(nccl: Network):
     transfer = Transfer("nccl")
-    transfer.send(load_model(TEXT), nccl.servers)
+    transfer.send(load_model(TEXT), nccl.servers, False)
     other = load_model(TEXT)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    transfer.send(other, nccl.servers)
+    transfer.send(other, nccl.servers, False)
     assert nccl.workers[0].calls.count("/init_weight_transfer_engine") == 1
     assert not any(weight.any() for weight in nccl.sent.values())
 
 
 def test_a_server_that_is_gone_makes_a_new_group_of_those_that_are_left(nccl: Network):
     transfer = Transfer("nccl")
-    transfer.send(load_model(TEXT), nccl.servers)
+    transfer.send(load_model(TEXT), nccl.servers, False)
     gone, left = nccl.workers
     gone.calls.clear()
-    transfer.send(load_model(TEXT), nccl.servers[1:])
+    transfer.send(load_model(TEXT), nccl.servers[1:], False)
     assert gone.calls == []
     assert "/shutdown_weight_transfer_engine" in left.calls
     info = left.body("/init_weight_transfer_engine")["init_info"]
     assert (info["rank_offset"], info["world_size"]) == (1, 3)
 
 
+def test_a_server_that_was_restarted_makes_a_new_group(nccl: Network):
+    transfer = Transfer("nccl")
+    for restarted in (False, False, True):
+        transfer.send(load_model(TEXT), nccl.servers, restarted)
+    for worker in nccl.workers:
+        assert worker.calls.count("/init_weight_transfer_engine") == 2
+
+
 def test_a_transfer_that_fails_ends_the_run(nccl: Network):
     nccl.workers[1].fails = "/update_weights"
     with pytest.raises(EngineDead, match=r"could not be sent .* by nccl.*500.*transfer to files"):
-        Transfer("nccl").send(load_model(TEXT), nccl.servers)
+        Transfer("nccl").send(load_model(TEXT), nccl.servers, False)
 
 
 def test_a_transfer_that_hangs_ends_the_run(nccl: Network, monkeypatch):
     monkeypatch.setattr(module, "LOAD_S", 0.2)
-    monkeypatch.setattr(module.Transfer, "_send", lambda self, servers: time.sleep(5))
+    monkeypatch.setattr(module.Transfer, "_send", lambda self, servers, restarted: time.sleep(5))
     with pytest.raises(EngineDead, match="not done after 0 s"):
-        Transfer("nccl").send(load_model(TEXT), nccl.servers)
+        Transfer("nccl").send(load_model(TEXT), nccl.servers, False)
 
 
 def test_ipc_sends_the_same_handles_to_all_servers(nccl: Network, monkeypatch):
@@ -166,7 +174,7 @@ def test_ipc_sends_the_same_handles_to_all_servers(nccl: Network, monkeypatch):
     monkeypatch.setattr(ipc_engine, "packed_ipc_producer", chunks)
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
     policy = load_model(TEXT)
-    Transfer("ipc").send(policy, nccl.servers)
+    Transfer("ipc").send(policy, nccl.servers, False)
     for worker in nccl.workers:
         assert worker.body("/init_weight_transfer_engine") == {"init_info": {"packed": True}}
         infos = [body["update_info"] for path, body in worker.bodies if path == "/update_weights"]

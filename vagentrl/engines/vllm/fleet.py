@@ -128,13 +128,13 @@ class VLLMFleet(VLLMBase):
         self._left_out = {url for urls in ranks.gather([lost]) for url in urls}
         self._homes.clear()
         self._asked_anew = 0
-        old_adapter, self._wanted = self._adapter, self._save(model, version)
+        old, self._wanted = self._wanted, self._save(model, version)
         self._adapter = self._wanted.adapter
         self._find_live()
-        self._load(model)
+        self._load(model, old.version)
         self._on_servers(self._begin)
         self._verify_weights(model, self._sample_alone, self._compare)
-        if old_adapter is not None:
+        if (old_adapter := old.adapter) is not None:
             self._on_servers(lambda member: member.client.unload(old_adapter))
             ranks.on_first(lambda: shutil.rmtree(old_adapter.path))
         self.policy_version = version
@@ -164,7 +164,7 @@ class VLLMFleet(VLLMBase):
                 pass
         return weights
 
-    def _load(self, policy: PreTrainedModel) -> None:
+    def _load(self, policy: PreTrainedModel, old_version: str) -> None:
         """Give all servers the current weights."""
         wanted = self._wanted
         if wanted.adapter is not None or wanted.folder is not None:
@@ -173,7 +173,9 @@ class VLLMFleet(VLLMBase):
         assert self.transfer != "files"
         if self._transfer is None:
             self._transfer = Transfer(self.transfer)
-        self._transfer.send(policy, [m.client for m in self._members if m.in_use])
+        held = self._on_servers(lambda member: member.client.version())
+        servers = [member.client for member in self._members if member.in_use]
+        self._transfer.send(policy, servers, restarted=set(held.values()) != {old_version})
 
     def _begin(self, member: Member) -> None:
         """Let a server sample from the weights that it was given; it must confirm their name."""

@@ -28,7 +28,7 @@ class Transfer:
     """Sends the policy's weights from rank 0 to the workers of all servers.
 
     The group of trainer and servers is formed at the first transfer, and formed again when other
-    servers are in use than before.
+    servers are in use than before, or one has been restarted.
 
     Args:
         backend: ``nccl`` broadcasts over a network; ``ipc`` shares the memory of GPUs that trainer
@@ -41,8 +41,13 @@ class Transfer:
         self._engine: Any = None
         self._urls: list[str] = []
 
-    def send(self, policy: nn.Module, servers: Sequence[VLLMClient]) -> None:
-        """Send a policy's weights. All ranks must call this together, with the same servers.
+    def send(self, policy: nn.Module, servers: Sequence[VLLMClient], restarted: bool) -> None:
+        """Send a policy's weights. All ranks must call this together, with the same arguments.
+
+        Args:
+            policy: The policy.
+            servers: The servers in use.
+            restarted: Whether one of them may have been restarted since the last transfer.
 
         Raises:
             EngineDead: On all ranks, when rank 0 could not send the weights.
@@ -50,7 +55,7 @@ class Transfer:
         failure: EngineDead | None = None
         self._source.policy = policy
         try:
-            in_time(lambda: self._send(servers), LOAD_S)
+            in_time(lambda: self._send(servers, restarted), LOAD_S)
         except Exception as error:  # vLLM, NCCL and requests raise errors of many kinds
             failure = EngineDead(
                 f"the weights could not be sent to the vLLM servers by {self.backend}: {error!r}. "
@@ -62,9 +67,9 @@ class Transfer:
             if found is not None:
                 raise found
 
-    def _send(self, servers: Sequence[VLLMClient]) -> None:
+    def _send(self, servers: Sequence[VLLMClient], restarted: bool) -> None:
         urls = [server.url for server in servers]
-        if urls != self._urls:
+        if restarted or urls != self._urls:
             self._form_group(servers)
             self._urls = urls
         self._engine.send_weights()
