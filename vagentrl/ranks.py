@@ -122,7 +122,7 @@ def _without_pixels(items: object) -> bytes:
     return file.getvalue()
 
 
-def exchange(pack: Callable[[], Sequence[bytes]]) -> list[bytes]:
+def exchange(pack: Callable[[], Sequence[bytes]]) -> list[memoryview]:
     """Send each rank a parcel of its own; if `pack` fails on one rank, it fails on all.
 
     Args:
@@ -144,13 +144,14 @@ def exchange(pack: Callable[[], Sequence[bytes]]) -> list[bytes]:
         if failure is not None:
             raise failure
     if world_size() == 1:
-        return list(parcels)
+        return [memoryview(parcel) for parcel in parcels]
     sizes = [lengths[rank()] for lengths, _ in told]
     received = torch.empty(sum(sizes), dtype=torch.uint8)
-    sent = torch.frombuffer(bytearray(b"".join(parcels)) or bytearray(1), dtype=torch.uint8)
     lengths = told[rank()][0]
-    distributed.all_to_all_single(received, sent[: sum(lengths)], sizes, lengths, group=_group())
-    return [part.numpy().tobytes() for part in received.split(sizes)]
+    joined = bytearray().join([*parcels, b"\0"])  # a tensor is made of at least a byte
+    sent = torch.frombuffer(joined, dtype=torch.uint8)[:-1]
+    distributed.all_to_all_single(received, sent, sizes, lengths, group=_group())
+    return [part.numpy().data for part in received.split(sizes)]
 
 
 def wait_for_all() -> None:

@@ -126,7 +126,7 @@ def main(rank: str, port: str) -> None:
         "learned": learned(rollout, 2, number),
         "with pixels": pixels(with_pixels(everyones, here=number == 0)),
         "over a line": over_line,
-        "parcels": ranks.exchange(lambda: [b"", b"from %d" % number]),
+        "parcels": [*map(bytes, ranks.exchange(lambda: [b"", b"from %d" % number]))],
         "lost": error_of(lose),
         "no room": error_of(lambda: ranks.exchange(pack)),
         "afterwards": ranks.gather([number]),

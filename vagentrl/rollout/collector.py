@@ -218,9 +218,9 @@ class Collector:
             self._playing = asyncio.get_running_loop(), task
             if self.cancelled:  # before this thread could be found
                 task.cancel()
-            for pool in self.pools.values():
-                pool.open()
             try:
+                for pool in self.pools.values():
+                    pool.open()
                 return await asyncio.gather(*playing)
             finally:
                 self._playing = None

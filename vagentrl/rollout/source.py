@@ -153,9 +153,7 @@ class EpisodeSource:
         collection.report |= staleness_report(collection.trajectories, iteration.number)
         if self.plan.staleness and upcoming is not None and iteration.actor_learns:
             collection.report["time/sync"] = self._sync(policy, iteration.number)
-            self._line = self._line or ranks.Line()
-            collect = partial(self._collect_on, self._line)
-            self._ahead = self._background.submit(collect, same_device(), upcoming, hooks)
+            self._begin(upcoming, hooks)
         else:
             self._engine.rest()
         return collection
@@ -202,16 +200,17 @@ class EpisodeSource:
         hooks.on_report(report)
         return Collection(everything, learned, report)
 
-    def _collect_on(
-        self,
-        line: ranks.Line,
-        select_device: Callable[[], None],
-        iteration: Iteration,
-        hooks: RolloutHooks,
-    ) -> Collection:
-        select_device()
-        with line.taken():
-            return self.collect(iteration, hooks)
+    def _begin(self, iteration: Iteration, hooks: RolloutHooks) -> None:
+        """Play an iteration's episodes in the background."""
+        line = self._line = self._line or ranks.Line()
+        select_device = same_device()
+
+        def collect() -> Collection:
+            select_device()
+            with line.taken():
+                return self.collect(iteration, hooks)
+
+        self._ahead = self._background.submit(collect)
 
     def _continue(
         self,
