@@ -34,6 +34,7 @@ ONE = "--trainer.max_epochs=1"
 CASES: dict[str, tuple[str, ...]] = {
     "images, a critic, checkpointed activations": (
         UNCLIPPED, ONE, "--data.passes=2", "--model.gradient_checkpointing=true",
+        "--trainer.callbacks+=TrajectoryStore", "--trainer.callbacks.entropy=true",
     ),
     "LoRA, clipped": ("--model.lora.rank=4", GROUP_RELATIVE, "--trainer.gradient_clip_val=0.01"),
     "windows, a shared critic, a warm-up, a frozen vision tower": (

@@ -12,12 +12,14 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from vagentrl import ranks
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
 from vagentrl.modules.checks import check_least
 from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.run_folders import run_folder
-from vagentrl.rollout.exchange import bring_rows, with_pixels
+from vagentrl.modules.scoring import scoring_chunks
+from vagentrl.rollout.exchange import with_pixels
 from vagentrl.viewer.folder import TrajectoryFolder
 from vagentrl.viewer.reading import FOLDER
 from vagentrl.viewer.records import RowWriter, StoredSplit, TokenScores, load_pyarrow
@@ -145,17 +147,16 @@ class TrajectoryStore(Callback):
         learned: Sequence[Trajectory],
         batch: TrainBatch,
     ) -> list[list[TokenScores] | None]:
-        """What rank 0 knows about the tokens of each trajectory; None of those not learned from."""
+        """What is known of the tokens of each trajectory; None of those not learned from.
+
+        All ranks must call this together.
+        """
         numbers = {_identity(trajectory): number for number, trajectory in enumerate(learned)}
         wanted = [numbers.get(_identity(trajectory)) for _, trajectory in played]
         known = torch.tensor([n for n in wanted if n is not None])
         rows = torch.isin(batch.rollout.trajectory_ids, known).nonzero().flatten()
         batch = batch.select(rows)
-        first = agent.trainer.is_global_zero
-        rollout = bring_rows(batch.rollout, range(len(rows)) if self.entropy and first else ())
-        if not first:
-            return [None] * len(played)
-        entropies = entropies_of(agent, rollout) if self.entropy and len(rows) else None
+        entropies = entropies_of(agent, batch.rollout) if self.entropy and len(rows) else None
         tables = {
             "actor_logprobs": batch.scores.old_logprobs,
             "reference_logprobs": batch.scores.ref_logprobs,
@@ -164,7 +165,7 @@ class TrajectoryStore(Callback):
             "advantages": batch.credit.advantages,
         }
         floats = {name: None if t is None else t.float() for name, t in tables.items()}
-        ids, turns = rollout.trajectory_ids, rollout.turn_ids
+        ids, turns = batch.rollout.trajectory_ids, batch.rollout.turn_ids
         return [
             None
             if number is None
@@ -190,14 +191,17 @@ def spread(items: Sequence[tuple[str, int]], count: int) -> list[tuple[str, int]
 
 @torch.no_grad()
 def entropies_of(agent: AgentModule, rollout: RolloutBatch) -> Tensor:
-    """``(B, T)`` entropy of the distribution that each token was sampled from, in nats."""
+    """``(B, T)`` entropy of the distribution that each token was sampled from, in nats.
+
+    All ranks must call this together: each computes a share, as in scoring.
+    """
     entropies = torch.zeros_like(rollout.rewards)
     with agent.trainer.precision_plugin.forward_context():
-        for rows in torch.arange(len(rollout)).split(agent.score_batch_size):
-            part = rollout.select(rows).to(agent.device)
-            entropy = agent.actor.logprobs(agent.actor.states(part), part, with_entropy=True)[1]
+        for index, chunk in scoring_chunks(agent, rollout):
+            entropy = agent.actor.logprobs(agent.actor.states(chunk), chunk, with_entropy=True)[1]
             assert entropy is not None
-            entropies[rows, : entropy.shape[1]] = entropy.float().cpu()
+            entropies[index] = entropy.float().cpu()
+    ranks.sum_over_ranks(entropies)
     return entropies
 
 
