@@ -10,20 +10,21 @@ from tests import runs
 from vagentrl.callbacks import EngineAgreement
 from vagentrl.callbacks.engine_agreement import worst_reply
 from vagentrl.errors import ConfigError, EngineError
+from vagentrl.modules.agent import AgentModule
+from vagentrl.modules.scoring import score
 from vagentrl.types import RolloutBatch, Scores, VisionInputs
 
 
-def drift(monkeypatch: pytest.MonkeyPatch, run, by: float) -> None:
-    """Changes the engine's log-probs of the last turn of row 1."""
-    score = run.model.score
+def drift(monkeypatch: pytest.MonkeyPatch, by: float) -> None:
+    """Changes the trainer's log-probs of the last turn of row 1."""
 
-    def claimed(rollout: RolloutBatch) -> Scores:
-        scores = score(rollout)
+    def claimed(agent: AgentModule, rollout: RolloutBatch) -> Scores:
+        scores = score(agent, rollout)
         last = rollout.turn_ids[1].max()
         scores.old_logprobs[1, rollout.turn_ids[1] == last] -= by
         return scores
 
-    monkeypatch.setattr(run.model, "score", claimed)
+    monkeypatch.setattr("vagentrl.modules.agent.score", claimed)
 
 
 def test_every_run_logs_how_far_engine_and_trainer_agree(run_dir: Path):
@@ -41,7 +42,7 @@ def test_an_alarm_writes_the_worst_reply_and_the_run_goes_on(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     run = runs.prepare("--trainer.max_epochs=1")
-    drift(monkeypatch, run, by=50.0)
+    drift(monkeypatch, by=50.0)
     run.trainer.fit(run.model, run.datamodule)
     assert run.trainer.current_epoch == 1
     assert "iteration 0: the log-probs of engine and trainer differ by" in caplog.text
@@ -58,7 +59,7 @@ def test_an_alarm_can_stop_the_run(run_dir: Path, monkeypatch: pytest.MonkeyPatc
         "--trainer.max_epochs=1",
         '--trainer.callbacks=[{"class_path": "EngineAgreement", "init_args": {"stop": true}}]',
     )
-    drift(monkeypatch, run, by=50.0)
+    drift(monkeypatch, by=50.0)
     with pytest.raises(EngineError, match=r"worst reply is in .*iteration_0\.txt"):
         run.trainer.fit(run.model, run.datamodule)
 

@@ -47,8 +47,8 @@ def test_what_follows_a_limit_is_a_setting_and_what_follows_a_cut_is_not(
 ):
     rollouts: list[RolloutBatch] = []
     run = runs.prepare(*QUICK, *settings, "--trainer.max_epochs=1")
-    score = run.model.score
-    run.model.score = lambda rollout: rollouts.append(rollout) or score(rollout)
+    assess = run.model.assess
+    run.model.assess = lambda rollout, earlier: rollouts.append(rollout) or assess(rollout, earlier)
     run.trainer.fit(run.model, run.datamodule)
     [rollout] = rollouts
     assert len(rollout.bootstrap_index) == 4
@@ -102,8 +102,10 @@ def test_groups_without_signal_are_dropped_before_they_are_scored(run_dir: Path)
         *QUICK, LUCKY, "--data.filter=TopFraction", "--data.filter.fraction=0.25",
         "--data.groups=8", "--trainer.max_epochs=1",
     )  # fmt: skip
-    score = run.model.score
-    run.model.score = lambda rollout: rows.append(len(rollout)) or score(rollout)
+    assess = run.model.assess
+    run.model.assess = lambda rollout, earlier: (
+        rows.append(len(rollout)) or assess(rollout, earlier)
+    )
     run.trainer.fit(run.model, run.datamodule)
     assert rows == [4]  # 2 of 8 groups, with 2 members each
     assert run.trainer.callback_metrics["rollout/kept_groups"] == 0.25
@@ -218,8 +220,8 @@ def test_continuations_are_played_for_what_the_filter_kept_and_reach_the_batch(r
         "--data.filter.fraction=0.5",
         "--data.groups=4",
     )
-    score = run.model.score
-    run.model.score = lambda rollout: rollouts.append(rollout) or score(rollout)
+    assess = run.model.assess
+    run.model.assess = lambda rollout, earlier: rollouts.append(rollout) or assess(rollout, earlier)
     run.trainer.fit(run.model, run.datamodule)
     [rollout], report = rollouts, run.datamodule.report
     assert 0 < len(rollout.group_ids) < len(played(run))
