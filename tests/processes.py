@@ -1,11 +1,9 @@
 """Programs that run in several processes."""
 
-import multiprocessing
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -58,35 +56,3 @@ def run_ranks(module: str, folder: Path, *arguments: str, count: int = 2) -> Non
         for process in ranks:
             process.kill()
     assert codes == [0] * count, [log.read_text()[-3000:] for log in logs]
-
-
-def fork_ranks(main: Callable[[str, str], None], folder: Path, count: int = 2) -> None:
-    """Run a function in several forks of this process, the ranks of one run, in a folder.
-
-    Args:
-        main: It gets its rank and the port of rank 0.
-        folder: The forks' working directory, which gets their standard errors too.
-        count: The number of ranks.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-
-    def run(rank: int) -> None:
-        os.chdir(folder)
-        with open(f"{rank}.log", "w") as log:
-            os.dup2(log.fileno(), 2)
-            main(str(rank), port)
-
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=run, args=(rank,)) for rank in range(count)]
-    for process in ranks:
-        process.start()
-    try:
-        for process in ranks:
-            process.join(timeout=60)
-        logs = [(folder / f"{rank}.log").read_text()[-3000:] for rank in range(count)]
-        assert [process.exitcode for process in ranks] == [0] * count, logs
-    finally:
-        for process in ranks:
-            process.kill()

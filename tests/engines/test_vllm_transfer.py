@@ -151,6 +151,7 @@ def test_a_transfer_that_hangs_ends_the_run(nccl: Network, monkeypatch):
 
 
 def test_ipc_sends_the_same_handles_to_all_servers(nccl: Network, monkeypatch):
+    from vllm import envs
     from vllm.distributed.weight_transfer import ipc_engine
 
     class Properties:
@@ -172,7 +173,8 @@ def test_ipc_sends_the_same_handles_to_all_servers(nccl: Network, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
     monkeypatch.setattr(ipc_engine, "packed_ipc_producer", chunks)
-    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+    # Once an engine has started in this process, vLLM looks at the variable no more.
+    monkeypatch.setitem(vars(envs), "VLLM_ALLOW_INSECURE_SERIALIZATION", True)
     policy = load_model(TEXT)
     Transfer("ipc").send(policy, nccl.servers, False)
     for worker in nccl.workers:

@@ -1,6 +1,7 @@
 """One of two ranks that exchange pictures, for test_exchange; stores what it has seen."""
 
 import os
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -132,3 +133,7 @@ def main(rank: str, port: str) -> None:
         "afterwards": ranks.gather([number]),
     }
     torch.save(seen, Path(f"rank_{rank}.pt"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

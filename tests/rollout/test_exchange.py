@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.processes import fork_ranks
+from tests.processes import run_ranks
 from tests.rollout import exchange_rank
 from vagentrl.errors import ShapeError, VagentError
 from vagentrl.pictures import RemotePicture, digest
@@ -20,7 +20,7 @@ from vagentrl.types import Pictures
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two ranks have seen."""
     folder = tmp_path_factory.mktemp("exchange")
-    fork_ranks(exchange_rank.main, folder)
+    run_ranks("tests.rollout.exchange_rank", folder)  # a fork might have a process group
     return [torch.load(folder / f"rank_{number}.pt", weights_only=False) for number in "01"]
 
 
