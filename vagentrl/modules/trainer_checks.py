@@ -134,13 +134,14 @@ def _check_strategy(trainer: Trainer) -> None:
 
 def _fit_rules(trainer: Any) -> Iterator[_Rule]:
     """Rules for training. The limits that ``fast_dev_run`` sets are allowed."""
+    yield from _iteration_rules(trainer)
+    yield from _length_rules(trainer)
+    yield from _evaluation_rules(trainer)
+
+
+def _iteration_rules(trainer: Any) -> Iterator[_Rule]:
     whole = "an iteration learns from all of its minibatches"
-    at_the_end = "an evaluation within an iteration would score a half-updated policy"
-    quick = bool(trainer.fast_dev_run)
-    loop = trainer.fit_loop
-    limit = trainer.limit_train_batches
-    interval = trainer._val_check_time_interval or trainer.val_check_interval
-    every = trainer.check_val_every_n_epoch
+    quick, limit = bool(trainer.fast_dev_run), trainer.limit_train_batches
     yield (
         "overfit_batches",
         trainer.overfit_batches,
@@ -154,6 +155,23 @@ def _fit_rules(trainer: Any) -> Iterator[_Rule]:
         quick or (isinstance(limit, float) and limit == 1),
         f"{whole}; leave it out, and lower data.groups, group_size or passes for fewer of them",
     )
+    yield (
+        "accumulate_grad_batches",
+        trainer.accumulate_grad_batches,
+        trainer.accumulate_grad_batches == 1,
+        "it follows from data.minibatch_size (rows in a step) and data.micro_batch_size or "
+        "micro_batch_tokens (rows or tokens in a pass): set these, and leave it out",
+    )
+    yield (
+        "gradient_clip_algorithm",
+        "value",  # the only other algorithm is "norm"
+        trainer.gradient_clip_algorithm != "value",
+        "gradients are clipped by their norm; leave it out",
+    )
+
+
+def _length_rules(trainer: Any) -> Iterator[_Rule]:
+    quick, epochs = bool(trainer.fast_dev_run), trainer.fit_loop.max_epochs
     yield (
         "max_steps",
         trainer.max_steps,
@@ -169,10 +187,16 @@ def _fit_rules(trainer: Any) -> Iterator[_Rule]:
     yield (
         "max_epochs",
         trainer.max_epochs,
-        loop.max_epochs is not None and loop.max_epochs >= 1,
+        epochs is not None and epochs >= 1,
         "learning-rate schedules and the last evaluation need the number of iterations; give a "
         "number of at least 1 (to evaluate without training, use `validate`)",
     )
+
+
+def _evaluation_rules(trainer: Any) -> Iterator[_Rule]:
+    at_the_end = "an evaluation within an iteration would score a half-updated policy"
+    interval = trainer._val_check_time_interval or trainer.val_check_interval
+    every = trainer.check_val_every_n_epoch
     yield (
         "val_check_interval",
         interval,
@@ -185,19 +209,6 @@ def _fit_rules(trainer: Any) -> Iterator[_Rule]:
         every is not None and every >= 1,
         f"{at_the_end}; give a number of iterations of at least 1 (to switch evaluation off, set "
         "trainer.limit_val_batches to 0)",
-    )
-    yield (
-        "accumulate_grad_batches",
-        trainer.accumulate_grad_batches,
-        trainer.accumulate_grad_batches == 1,
-        "it follows from data.minibatch_size (rows in a step) and data.micro_batch_size or "
-        "micro_batch_tokens (rows or tokens in a pass): set these, and leave it out",
-    )
-    yield (
-        "gradient_clip_algorithm",
-        "value",  # the only other algorithm is "norm"
-        trainer.gradient_clip_algorithm != "value",
-        "gradients are clipped by their norm; leave it out",
     )
 
 

@@ -29,7 +29,7 @@ CALL_S, LOAD_S = 30.0, 600.0
 HEALTH_CHECK_S = 10.0
 """Interval of the health checks that detect a silent server."""
 PAUSE_S = 0.25
-"""Pause between two attempts."""
+"""Pause between two attempts to reach a server, in seconds."""
 
 
 class Adapter(NamedTuple):

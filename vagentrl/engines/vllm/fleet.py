@@ -16,7 +16,7 @@ from torch import nn
 from vagentrl import ranks
 from vagentrl.engines.base import Generation, GenerationRequest
 from vagentrl.engines.vllm.base import VLLMBase
-from vagentrl.engines.vllm.client import VLLMClient, Weights
+from vagentrl.engines.vllm.client import PAUSE_S, VLLMClient, Weights
 from vagentrl.engines.vllm.connections import RequestFailed, ServerError, ServerSilent
 from vagentrl.engines.vllm.members import Member, check_servers, start_servers
 from vagentrl.engines.vllm.messages import generation_in
@@ -37,8 +37,6 @@ T = TypeVar("T")
 
 ATTEMPTS = 4
 """Attempts at a request before the failure is blamed on the request, lest it end all servers."""
-PAUSE_S = 0.25
-"""Pause after a healthy server has failed at a request."""
 
 
 class VLLMFleet(VLLMBase):

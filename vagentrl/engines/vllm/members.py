@@ -6,14 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from vagentrl.engines.vllm.client import VLLMClient
+from vagentrl.engines.vllm.client import PAUSE_S, VLLMClient
 from vagentrl.engines.vllm.connections import ServerError
 from vagentrl.engines.vllm.process import ServerProcess, free_ports, server_command
 from vagentrl.engines.vllm.settings import own_cache
 from vagentrl.errors import ConfigError
-
-PAUSE_S = 0.25
-"""Pause between two attempts to reach a server."""
 
 
 class Member:
