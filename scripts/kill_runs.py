@@ -6,7 +6,8 @@ The toy task of the tests is trained without an interruption, and then again by 
 and started anew with ``--resume`` until so many were killed. At the start of every iteration, so
 also right after a resume, the weights must be bit for bit those of the uninterrupted run: a torn or
 mixed-up checkpoint that is taken for a good one would show. Every second kill waits until a
-checkpoint is being written: while training waits, or with ``--background`` while it goes on. With two ranks either both are killed at once, or one before the other.
+checkpoint is being written: while training waits, or with ``--background`` while it goes on. With
+two ranks either both are killed at once, or one before the other.
 
 It prints a line of JSON for each mode, and ends with exit code 1 if any weights differed.
 """

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.distributed.checkpoint import state_dict_loader
 
 from vagentrl.errors import VagentError
 from vagentrl.modules import checkpoint_io
 from vagentrl.modules.background_write import BackgroundWrite, in_background
-from vagentrl.modules.checkpoint_io import AtomicCheckpointIO
+from vagentrl.modules.checkpoint_io import AtomicCheckpointIO, atomic_folder, save_whole_folders
+from vagentrl.modules.sharded_checkpoint import SavedWeights, Snapshot
 
 EARLIER, LATER = {"weights": torch.arange(4.0)}, {"weights": torch.arange(1000.0)}
 
@@ -129,7 +132,7 @@ def test_a_full_disk_is_an_error_of_the_next_save_and_the_earlier_file_stays(
     io.save_checkpoint(EARLIER, path)
     disk.error = OSError(errno.ENOSPC, "No space left on device")
     save(io, LATER, path)
-    with pytest.raises(VagentError, match="last.ckpt could not be written .* No space left"):
+    with pytest.raises(VagentError, match=r"last.ckpt could not be written .* No space left"):
         save(io, LATER, tmp_path / "next.ckpt")
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
     assert len(torch.load(path)["weights"]) == 4
@@ -204,3 +207,61 @@ def test_killed_while_the_thread_writes_the_earlier_file_stays(
     assert (tmp_path / "last.ckpt.partial").exists()
     assert checkpoint_io.checkpoints_in(tmp_path) == [tmp_path / "last.ckpt"]
     assert len(torch.load(tmp_path / "last.ckpt")["weights"]) == 4
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_folder_has_the_values_from_when_its_snapshot_was_made(tmp_path: Path):
+    weight, moment, loops = torch.arange(4.0), torch.ones(4), {"epoch": 1}
+    moments = {"state": {"w": {"exp_avg": moment}}, "param_groups": [{"lr": 0.1}]}
+    snapshot = Snapshot(
+        {"state_dict": {"w": weight}, "optimizer_states": [moments], "loops": loops}
+    )
+    weight += 1
+    moment += 1
+    moments["param_groups"][0]["lr"] = 0.2  # pyright: ignore
+    loops["epoch"] = 2
+    snapshot.write(tmp_path)
+    assert SavedWeights(tmp_path).read("w").tolist() == [0, 1, 2, 3]
+    assert SavedWeights(tmp_path).others() == {"loops": {"epoch": 1}}
+    read = {
+        "optimizer_0": {"state": {"w": {"exp_avg": torch.zeros(4)}}, "param_groups": [{"lr": 0}]}
+    }
+    state_dict_loader.load(read, checkpoint_id=tmp_path, no_dist=True)
+    assert read["optimizer_0"]["state"]["w"]["exp_avg"].tolist() == [1, 1, 1, 1]  # pyright: ignore
+
+
+class Folders(SingleDeviceStrategy):
+    """Saves folders in the background: a file with the word that is saved."""
+
+    def __init__(self) -> None:
+        super().__init__(checkpoint_io=AtomicCheckpointIO())
+        save_whole_folders(self, self.save_in_background)
+
+    def save_in_background(
+        self, writing: BackgroundWrite, path: str | Path, checkpoint: dict[str, Any]
+    ) -> None:
+        def write() -> None:
+            with atomic_folder(path) as folder:
+                (folder / "word").write_text(checkpoint["word"])
+
+        writing.start(write)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | Path, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        return {"word": (Path(checkpoint_path) / "word").read_text()}
+
+
+def test_a_folder_is_written_in_the_background_and_loaded_when_it_is_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    slow, path = Disk(), tmp_path / "last.ckpt"
+    monkeypatch.setattr(checkpoint_io.os, "fsync", slow.fsync)
+    strategy = Folders()
+    with in_background():
+        strategy.save_checkpoint({"word": "saved"}, path)
+    assert slow.reached.wait(60)
+    assert not path.exists()
+    threading.Timer(0.05, slow.free.set).start()
+    assert strategy.load_checkpoint(path) == {"word": "saved"}
+    assert sorted(file.name for file in path.iterdir()) == [checkpoint_io.END_MARK, "word"]

@@ -39,7 +39,7 @@ class NewestCheckpoint(ModelCheckpoint):
         minutes: float | None = 15.0,
         iterations: int | None = None,
         dirpath: str | Path | None = None,
-        background: bool = True,
+        background: bool = False,
     ) -> None:
         if minutes is None and iterations is None:
             raise ConfigError(
