@@ -28,10 +28,9 @@ class NewestCheckpoint(ModelCheckpoint):
             no such limit.
         iterations: Save after every so many iterations; None for no such limit.
         dirpath: The folder; None: ``checkpoints`` in the run's folder.
-        background: Write in a thread while training goes on. Training waits only for a copy of the
-            state in main memory (for as much memory as the checkpoint takes on the disk), and for
-            the write before if that has not ended. A write that fails ends the run after the
-            iteration. DeepSpeed's checkpoints are written while training waits in any case.
+        background: Write in a thread while training goes on. Training then waits for a copy of the
+            state in main memory, and for the write before if that has not ended. A failed write
+            ends the run after the iteration. With DeepSpeed training waits in any case.
     """
 
     def __init__(
