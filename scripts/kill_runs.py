@@ -6,7 +6,8 @@ The toy task of the tests is trained without an interruption, and then again by 
 and started anew with ``--resume`` until so many were killed. At the start of every iteration, so
 also right after a resume, the weights must be bit for bit those of the uninterrupted run: a torn or
 mixed-up checkpoint that is taken for a good one would show. Every second kill waits until a
-checkpoint is being written. With two ranks either both are killed at once, or one before the other.
+checkpoint is being written: while training waits, or with ``--background`` while it goes on. With
+two ranks either both are killed at once, or one before the other.
 
 It prints a line of JSON for each mode, and ends with exit code 1 if any weights differed.
 """
@@ -14,6 +15,7 @@ It prints a line of JSON for each mode, and ends with exit code 1 if any weights
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import random
@@ -36,7 +38,7 @@ from vagentrl.modules.agent import agent_of
 from vagentrl.modules.checkpoint_io import PARTIAL
 
 ITERATIONS = 6
-LIMIT_S = 240.0
+LIMIT_S = 600.0
 """Seconds after which an attempt that goes neither on nor down is an error."""
 TRACE = "trace.jsonl"
 SETTINGS = (
@@ -49,6 +51,15 @@ SETTINGS = (
     "--data.groups=4",
     "--data.minibatch_size=4",
 )
+IN_BACKGROUND = (
+    "--trainer.callbacks=vagentrl.callbacks.KLControl",
+    "--trainer.callbacks.coefficient=0.1",
+    "--trainer.callbacks+=vagentrl.callbacks.NewestCheckpoint",
+    "--trainer.callbacks.minutes=null",
+    "--trainer.callbacks.iterations=1",
+    "--trainer.callbacks.background=true",
+)
+"""Settings by which checkpoints are written while training goes on."""
 MODES: dict[str, tuple[int, tuple[str, ...]]] = {
     "single": (1, ()),
     "ddp": (2, ("--trainer.devices=2", "--trainer.strategy=ddp")),
@@ -107,13 +118,15 @@ class Attempt:
     Args:
         mode: A name in `MODES`.
         folder: The working directory of the run.
+        given: Settings before those of the mode.
     """
 
-    def __init__(self, mode: str, folder: Path) -> None:
+    def __init__(self, mode: str, folder: Path, given: tuple[str, ...]) -> None:
         self.folder = folder
         self._lines = len(read_trace(folder))
         self.pids: list[int] = []
         ranks, settings = MODES[mode]
+        settings = (*given, *SETTINGS, *settings)
         port = _free_port()
         for rank in range(ranks):
             pid = os.fork()  # the libraries are imported already: an attempt starts in a second
@@ -154,6 +167,15 @@ class Attempt:
             os.waitpid(pid, 0)
         self._running.clear()
 
+    def autopsy(self) -> str:
+        """Kill all ranks; returns what they said last, and where they were."""
+        for pid in self._running:
+            os.kill(pid, signal.SIGUSR1)
+        time.sleep(1.0)  # to write the stacks down
+        self.kill(0.0)
+        logs = sorted(self.folder.glob("rank_*.log"))
+        return "\n".join(f"{log.name}:\n{log.read_text()[-8000:]}" for log in logs)
+
     def partials(self) -> list[str]:
         """What is half-written in the folder of checkpoints."""
         folder = self.folder / "runs" / "toy" / "version_0" / "checkpoints"
@@ -163,14 +185,16 @@ class Attempt:
             return []
 
 
-def kill_runs(mode: str, kills: int, seed: int, folder: Path) -> Report:
+def kill_runs(
+    mode: str, kills: int, seed: int, folder: Path, given: tuple[str, ...] = ()
+) -> Report:
     """Kill runs of a mode, and compare their weights with those of an uninterrupted run."""
     draw, report = random.Random(seed), Report(mode)
-    wanted, seconds = _uninterrupted(mode, folder / "whole")
+    wanted, seconds = _uninterrupted(mode, folder / "whole", given)
     place, number = folder / "killed_0", 0
     while True:
         place.mkdir(exist_ok=True)
-        attempt = Attempt(mode, place)
+        attempt = Attempt(mode, place, given)
         killed = report.kills < kills and _kill_at_random(attempt, report, draw, seconds)
         if not killed:
             _wait(attempt)
@@ -188,10 +212,10 @@ def kill_runs(mode: str, kills: int, seed: int, folder: Path) -> Report:
             place = folder / f"killed_{number}"
 
 
-def _uninterrupted(mode: str, folder: Path) -> tuple[dict[int, str], float]:
+def _uninterrupted(mode: str, folder: Path, given: tuple[str, ...]) -> tuple[dict[int, str], float]:
     """The weights before every iteration by its number, and the seconds from first to last."""
     folder.mkdir()
-    attempt = Attempt(mode, folder)
+    attempt = Attempt(mode, folder, given)
     for _ in _moments(attempt):
         if attempt.new_lines():
             break
@@ -234,8 +258,7 @@ def _moments(attempt: Attempt) -> Iterator[None]:
     limit = time.monotonic() + LIMIT_S
     while not attempt.has_ended():
         if time.monotonic() > limit:
-            attempt.kill(0.0)
-            raise SystemExit(f"an attempt took more than {LIMIT_S} s, see {attempt.folder}")
+            raise SystemExit(f"an attempt took more than {LIMIT_S} s:\n{attempt.autopsy()}")
         yield
         time.sleep(0.0005)
 
@@ -248,13 +271,14 @@ def _train(folder: Path, settings: tuple[str, ...], rank: int, port: int | None)
         log = os.open(f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
         if port is not None:
             os.environ |= {
                 "LOCAL_RANK": str(rank),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
             }
-        runs.fit(*SETTINGS, *settings)
+        runs.fit(*settings)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -285,7 +309,9 @@ def main() -> None:
     parser.add_argument("modes", nargs="*", choices=[*MODES, []], help="default: all")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--background", action="store_true", help="save while training goes on")
     settings = parser.parse_args()
+    given = IN_BACKGROUND if settings.background else ()
     modes = settings.modes or [mode for mode in MODES if mode != "deepspeed" or find_spec(mode)]
     runs.checkpoint()  # for all forks
     if "deepspeed" in modes:
@@ -293,7 +319,7 @@ def main() -> None:
     different = False
     for mode in modes:
         with TemporaryDirectory(prefix="vagentrl-kills-") as folder:
-            report = kill_runs(mode, settings.kills, settings.seed, Path(folder))
+            report = kill_runs(mode, settings.kills, settings.seed, Path(folder), given)
         print(json.dumps(vars(report)), flush=True)
         different |= bool(report.different)
     raise SystemExit(int(different))

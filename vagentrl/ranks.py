@@ -46,6 +46,11 @@ def _are_several() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+def group() -> ProcessGroup | None:
+    """The group of all ranks that this thread talks over; None for a single process."""
+    return _group() if world_size() > 1 else None
+
+
 def _group() -> ProcessGroup:
     """The group of all ranks that this thread talks over, which takes what is on the CPU."""
     chosen, world = _chosen.get(), distributed.group.WORLD

@@ -14,12 +14,23 @@ KILLS = 4  # `python -m scripts.kill_runs --kills 20` takes longer and finds mor
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mode", ["single", "ddp", "deepspeed", "fsdp2"])
-def test_killed_runs_resume_bit_by_bit_and_never_from_a_torn_checkpoint(mode: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        *((mode, ()) for mode in ("single", "ddp", "deepspeed", "fsdp2")),
+        *((mode, ("--background",)) for mode in ("single", "fsdp2")),
+    ],
+)
+def test_killed_runs_resume_bit_by_bit_and_never_from_a_torn_checkpoint(
+    mode: str, settings: tuple[str, ...]
+):
     if mode == "deepspeed":
         pytest.importorskip("deepspeed")
     ran = subprocess.run(
-        [sys.executable, "-m", "scripts.kill_runs", mode, "--kills", str(KILLS), "--seed", "1"],
+        [
+            *(sys.executable, "-m", "scripts.kill_runs", mode, *settings),
+            *("--kills", str(KILLS), "--seed", "1"),
+        ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import socket
@@ -17,6 +18,8 @@ from vagentrl import ranks
 from vagentrl.errors import VagentError
 from vagentrl.modules.checkpoint_io import PARTIAL, REPLACED, is_whole, put_in_place
 from vagentrl.modules.run_folders import folders_of_run
+
+log = logging.getLogger(__name__)
 
 LOCK = "in_use.lock"
 """The file in a folder of checkpoints that the running process holds locked."""
@@ -46,6 +49,10 @@ class CheckpointFolders(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
+        try:
+            trainer.strategy.checkpoint_io.teardown()  # a write may be under way: it needs the lock
+        except VagentError as error:
+            log.error("%s", error)  # the exception that ends the run is another one
         self.teardown(trainer, pl_module, "")
 
     def _claim(self, trainer: Trainer) -> None:

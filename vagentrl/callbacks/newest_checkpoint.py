@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from lightning import LightningModule, Trainer
@@ -10,6 +11,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from vagentrl.errors import ConfigError
 from vagentrl.modules.agent import agent_of
+from vagentrl.modules.background_write import in_background
+from vagentrl.modules.checkpoint_io import writing_of
 
 
 class NewestCheckpoint(ModelCheckpoint):
@@ -25,6 +28,9 @@ class NewestCheckpoint(ModelCheckpoint):
             no such limit.
         iterations: Save after every so many iterations; None for no such limit.
         dirpath: The folder; None: ``checkpoints`` in the run's folder.
+        background: Write in a thread while training goes on. Training then waits for a copy of the
+            state in main memory, and for the write before if that has not ended. A failed write
+            ends the run after the iteration. With DeepSpeed training waits in any case.
     """
 
     def __init__(
@@ -32,6 +38,7 @@ class NewestCheckpoint(ModelCheckpoint):
         minutes: float | None = 15.0,
         iterations: int | None = None,
         dirpath: str | Path | None = None,
+        background: bool = False,
     ) -> None:
         if minutes is None and iterations is None:
             raise ConfigError(
@@ -50,6 +57,7 @@ class NewestCheckpoint(ModelCheckpoint):
         )
         self.minutes = minutes
         self.iterations = iterations
+        self.background = background
         self._saved_at = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -57,8 +65,12 @@ class NewestCheckpoint(ModelCheckpoint):
         self._saved_at = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        writing = writing_of(trainer.strategy)
+        if writing is not None:
+            writing.raise_if_failed()
         if trainer.strategy.broadcast(self._is_due(trainer, agent_of(pl_module).iteration)):
-            super().on_train_epoch_end(trainer, pl_module)
+            with in_background() if self.background else nullcontext():
+                super().on_train_epoch_end(trainer, pl_module)
             self._saved_at = time.monotonic()
 
     def _is_due(self, trainer: Trainer, iteration: int) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import is_zipfile
 
 import torch
@@ -18,6 +19,7 @@ from lightning.pytorch.strategies import Strategy
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError, VagentError
+from vagentrl.modules.background_write import BackgroundWrite, is_asked
 
 PARTIAL = ".partial"
 """Suffix of what is being written."""
@@ -32,28 +34,36 @@ SHARDED_FILE = "meta.pt"
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes to a file beside the target, then renames it: no checkpoint is ever half-written."""
+    """Writes to a file beside the target, then renames it: no checkpoint is ever half-written.
+
+    Inside `background_write.in_background` the file is written by a thread. Everything else here
+    waits for that thread first, so that nobody meets a checkpoint that is still being written.
+
+    Attributes:
+        writing: The write that is under way in the background. A strategy whose checkpoints are
+            folders uses it too.
+    """
+
+    def __init__(self) -> None:
+        self.writing = BackgroundWrite()
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
+        self.writing.wait()
         if _is_remote(path) or storage_options is not None:
             return super().save_checkpoint(checkpoint, path, storage_options)
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(target.name + PARTIAL)
-        try:
-            with partial.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(target)
-        except (OSError, RuntimeError) as error:
-            raise _not_written(target, partial, error) from error
-        finally:
-            partial.unlink(missing_ok=True)
+        if is_asked():
+            copy = BytesIO()
+            torch.save(checkpoint, copy)  # the thread sees no weight that training could change
+            self.writing.start(
+                lambda: _write(Path(path), lambda file: file.write(copy.getbuffer()))
+            )
+        else:
+            _write(Path(path), lambda file: torch.save(checkpoint, file))
 
     def load_checkpoint(self, path: str | Path, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self.writing.wait()
         if Path(path).is_dir():
             raise VagentError(
                 f"{path} is a folder, as DeepSpeed and FSDP2 write it; set trainer.strategy as in "
@@ -63,6 +73,35 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, *args, **kwargs)
         except UNREADABLE as error:
             raise unreadable(path, error) from error
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        self.writing.wait()
+        super().remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        self.writing.wait()
+
+
+def _write(target: Path, fill: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its place, force it onto the disk, and give it its name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + PARTIAL)
+    try:
+        with partial.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except (OSError, RuntimeError) as error:
+        raise _not_written(target, partial, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def writing_of(strategy: Strategy) -> BackgroundWrite | None:
+    """What a strategy writes in the background; None if its checkpoints are not written by us."""
+    io = strategy.checkpoint_io
+    return io.writing if isinstance(io, AtomicCheckpointIO) else None
 
 
 @contextmanager
@@ -115,23 +154,39 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         raise
 
 
-def save_whole_folders(strategy: Strategy) -> None:
+def save_whole_folders(
+    strategy: Strategy,
+    in_background: Callable[[BackgroundWrite, str | Path, dict[str, Any]], None] | None = None,
+) -> None:
     """Make a strategy whose checkpoints are folders write them by `atomic_folder`.
 
     It then also refuses to load a folder that is not whole.
+
+    Args:
+        strategy: The strategy.
+        in_background: Copies a checkpoint, which it may change, and starts to write the copy to a
+            path by `atomic_folder`; None if this strategy must write while training waits.
     """
     save, load = type(strategy).save_checkpoint, type(strategy).load_checkpoint
 
     def save_checkpoint(
         checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None
     ) -> None:
-        with atomic_folder(strategy.broadcast(filepath)) as folder:
+        path, writing = strategy.broadcast(filepath), writing_of(strategy)
+        if writing is not None:
+            writing.wait()
+        if writing is not None and in_background is not None and is_asked():
+            in_background(writing, path, checkpoint)
+            return
+        with atomic_folder(path) as folder:
             save(strategy, checkpoint, folder, storage_options)
 
     def load_checkpoint(
         checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        path = strategy.broadcast(checkpoint_path)
+        path, writing = strategy.broadcast(checkpoint_path), writing_of(strategy)
+        if writing is not None:
+            writing.wait()
         check_whole(path)
         return load(strategy, path, weights_only)
 

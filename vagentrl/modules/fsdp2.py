@@ -23,10 +23,12 @@ from vagentrl import ranks
 from vagentrl.errors import ConfigError
 from vagentrl.models.vision_memory import remember_images
 from vagentrl.modules.actor import ActorModule
-from vagentrl.modules.checkpoint_io import save_whole_folders
+from vagentrl.modules.background_write import BackgroundWrite
+from vagentrl.modules.checkpoint_io import atomic_folder, save_whole_folders
 from vagentrl.modules.critic import CriticModule
 from vagentrl.modules.sharded_checkpoint import (
     SavedWeights,
+    Snapshot,
     is_sharded_checkpoint,
     load_model,
     load_optimizer,
@@ -48,7 +50,8 @@ class FSDP2(ModelParallelStrategy):
             process_group_backend=process_group_backend,
             timeout=timedelta(seconds=timeout_s),
         )
-        save_whole_folders(self)
+        self._line: ranks.Line | None = None
+        save_whole_folders(self, self._save_in_background)
 
     def setup_environment(self) -> None:
         self._data_parallel_size = self.num_nodes * self.num_processes
@@ -68,6 +71,26 @@ class FSDP2(ModelParallelStrategy):
         for optimizer in self.optimizers:  # none in an evaluation
             load_optimizer(agent, optimizer, checkpoint_path)
         return SavedWeights(checkpoint_path).others(weights_only=weights_only)
+
+    def _save_in_background(
+        self, writing: BackgroundWrite, path: str | Path, checkpoint: dict[str, Any]
+    ) -> None:
+        """Copy what this rank holds, and write it while training goes on."""
+        line = self._line = self._line or ranks.Line()
+        snapshot = Snapshot(checkpoint)
+
+        def write() -> None:
+            with line.taken(), atomic_folder(path) as folder:
+                snapshot.write(folder)
+
+        writing.start(write)
+
+    def teardown(self) -> None:
+        self.checkpoint_io.teardown()  # Lightning's strategy leaves this out
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        super().teardown()
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader as dcp
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -25,11 +27,43 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from vagentrl import ranks
 from vagentrl.modules.checkpoint_io import SHARDED_FILE, UNREADABLE, unreadable
 from vagentrl.modules.checks import check_fits
 
 MODEL = "state_dict"
 OPTIMIZER = "optimizer_0"
+
+
+class Snapshot:
+    """A copy of a checkpoint in main memory: of this rank's parts of the weights and moments.
+
+    Args:
+        checkpoint: What Lightning saves; weights and moments are taken out of it.
+    """
+
+    def __init__(self, checkpoint: dict[str, Any]) -> None:
+        moments = checkpoint.pop("optimizer_states", [])
+        names = [f"optimizer_{number}" for number in range(len(moments))]
+        sharded = {MODEL: checkpoint.pop("state_dict")} | dict(zip(names, moments, strict=True))
+        self._sharded = {name: _copy(state) for name, state in sharded.items()}
+        self._others = BytesIO()
+        torch.save(checkpoint, self._others)
+
+    def write(self, folder: Path) -> None:
+        """Write what the ranks hold to a folder that is empty. All ranks call this together."""
+        state_dict_saver.save(self._sharded, checkpoint_id=folder, process_group=ranks.group())
+        if ranks.rank() == 0:
+            (folder / SHARDED_FILE).write_bytes(self._others.getbuffer())
+
+
+def _copy(state: Any) -> Any:
+    """Copy nested dictionaries and lists of tensors, each of which is only a part if sharded."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu().clone()
+    if isinstance(state, dict):
+        return {name: _copy(value) for name, value in state.items()}
+    return [_copy(value) for value in state] if isinstance(state, list | tuple) else state
 
 
 def is_sharded_checkpoint(path: str | Path) -> bool:
