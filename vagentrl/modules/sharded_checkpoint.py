@@ -63,7 +63,9 @@ def _copy(state: Any) -> Any:
         return state.detach().cpu().clone()
     if isinstance(state, dict):
         return {name: _copy(value) for name, value in state.items()}
-    return [_copy(value) for value in state] if isinstance(state, list | tuple) else state
+    if isinstance(state, list | tuple):
+        return type(state)(map(_copy, state))
+    return state
 
 
 def is_sharded_checkpoint(path: str | Path) -> bool:
