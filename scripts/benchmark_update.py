@@ -317,9 +317,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--side", type=int, default=56, help="pixels of a picture of the vlm")
     parser.add_argument("--micro_batch_size", type=int, default=4)
     parser.add_argument("--micro_batch_tokens", type=int, default=2048)
-    parser.add_argument(
-        "--iterations", type=int, default=1, help="after the first; the last counts"
-    )
+    parser.add_argument("--iterations", type=int, default=3, help="that count, of each run")
     parser.add_argument("--rounds", type=int, default=2)
     return parser.parse_args()
 
