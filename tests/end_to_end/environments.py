@@ -43,6 +43,14 @@ class Lucky(Countdown):
         return replace(super().step(reply), reward=float(self.luck * (self.left > 2)))
 
 
+class HalfSeen(Countdown):
+    """Shows pictures in two of three episodes."""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self.images = bool(seed % 3)
+        return super().reset(seed, transition_seed)
+
+
 class Told(Countdown):
     """Reports its initial state, which is the same for all validation seeds."""
 

@@ -42,9 +42,13 @@ CASES: dict[str, tuple[str, ...]] = {
         "--data.context.turns=1", "--trainer.callbacks+=CriticWarmup",
         "--trainer.callbacks.rounds=1", "--model.score_batch_size=3",
     ),
+    "images in some rows": (
+        UNCLIPPED, ONE, "--data.passes=2",
+        "--data.env=tests.end_to_end.environments.HalfSeen",
+    ),
 }  # fmt: skip
 """Extra arguments of each case, by its name."""
-IMAGES, LORA, WINDOWS = CASES
+IMAGES, LORA, WINDOWS, SOME_IMAGES = CASES
 EVERY = (
     "--data.groups=4",
     "--data.minibatch_size=4",

@@ -1,10 +1,15 @@
 """Gradients of 0 for what a loss leaves out."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vagentrl.modules.unused_weights import touch
+from tests import toy
+from tests.engines.policies import qwen2_5_vl, qwen2_vl, qwen3_vl
+from vagentrl.modules.unused_weights import touch, vision_in_every_pass
 
 
 def weight(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
@@ -56,3 +61,60 @@ def test_gradients_of_micro_batches_add_up():
         touch(used.sum(), [one, other]).backward()
     assert one.grad is not None and other.grad is not None
     assert [one.grad.item(), other.grad.item()] == [2, 1]
+
+
+def inputs(policy: Any, *left: int) -> dict[str, Tensor]:
+    """A few tokens of text, each after a toy picture if any are given."""
+    if not left:
+        return {"input_ids": torch.tensor([[7, 8, 9, 10, 11]])}
+    vision = toy.renderer(images=True).encode_images([toy.picture(n) for n in left])
+    shown, image = vision.model_inputs(), policy.config.image_token_id
+    counts = (shown["image_grid_thw"].prod(-1) // 4).tolist()  # patches to a token
+    ids = torch.tensor([[token for count in counts for token in [image] * count + [7]]])
+    return {"input_ids": ids, "mm_token_type_ids": (ids == image).int(), **shown}
+
+
+def gradients(policy: Any, *left: int) -> dict[str, Tensor]:
+    """The gradients of a backbone after a pass, in the order in which they were complete."""
+    backbone, found = policy.base_model, {}
+    backbone.zero_grad()
+    names = {weight: name for name, weight in backbone.named_parameters()}
+    hooks = [
+        weight.register_post_accumulate_grad_hook(lambda w: found.update({names[w]: w.grad}))
+        for weight in names
+    ]
+    states = backbone(**inputs(policy, *left)).last_hidden_state
+    states.mul(torch.linspace(-1, 1, states.shape[-1])).sum().backward()
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("policy", [qwen2_vl, qwen2_5_vl, qwen3_vl])
+def test_gradients_come_in_one_order_whether_a_pass_has_images_or_not(policy: Any):
+    model = policy()
+    with vision_in_every_pass([model.base_model]):
+        with_images, without = gradients(model, 2, 1), gradients(model)
+    assert list(with_images) == list(without)
+    alone = gradients(model)  # the hooks are gone
+    assert any(with_images[n].any() for n in without if n.startswith("visual."))
+    for name, gradient in without.items():
+        if name.startswith("visual."):
+            assert not gradient.any() and name not in alone
+        else:
+            torch.testing.assert_close(gradient, alone[name], rtol=0, atol=0)
+
+
+def test_a_tower_that_learns_runs_once_in_every_pass_of_the_block_and_a_frozen_one_does_not():
+    model: Any = qwen2_5_vl()
+    tower, calls = model.base_model.visual, []
+    tower.register_forward_hook(lambda *_: calls.append(1))
+    tower.requires_grad_(False)
+    with vision_in_every_pass([model.base_model]):
+        model.base_model(**inputs(model))
+    assert calls == []
+    tower.requires_grad_(True)
+    with vision_in_every_pass([model.base_model]):
+        for left in ((), (1,), ()):
+            model.base_model(**inputs(model, *left))
+    assert calls == [1, 1, 1]

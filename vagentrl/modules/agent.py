@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, cast
 import torch
 from lightning import LightningModule
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from vagentrl import ranks
@@ -49,7 +49,7 @@ from vagentrl.modules.rollouts import rollouts_of
 from vagentrl.modules.run_folders import run_folder
 from vagentrl.modules.scoring import score, score_values
 from vagentrl.modules.trainer_checks import check_data, check_trainer
-from vagentrl.modules.unused_weights import touch
+from vagentrl.modules.unused_weights import touch, vision_in_every_pass
 from vagentrl.rollout.iteration import Iteration, Warmup
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
 
@@ -310,7 +310,8 @@ class AgentModule(LightningModule):
         # Lightning averages over accumulated micro-batches and DDP over ranks, but the weights are
         # made for sums. The mean of what is logged is then the mean loss of a minibatch.
         scale = self.trainer.accumulate_grad_batches * ranks.world_size()
-        terms = {name: term * scale for name, term in self.loss_terms(batch).items()}
+        with vision_in_every_pass(self._backbones() if self._deepspeed else ()):
+            terms = {name: term * scale for name, term in self.loss_terms(batch).items()}
         loss = torch.stack([*terms.values()]).sum()
         self._report({**terms, "loss": loss}, weight=1)
         if isinstance(self.trainer.strategy, DDPStrategy):
@@ -331,6 +332,11 @@ class AgentModule(LightningModule):
         if self.critic is not None:
             terms["value_loss"] = self.value_coef * self._value_loss(states, batch)
         return terms
+
+    def _backbones(self) -> Iterator[nn.Module]:
+        yield self.actor.policy.base_model
+        if self.critic is not None and self.critic.backbone is not None:
+            yield self.critic.backbone
 
     def _stepped(self) -> Iterator[Tensor]:
         """The weights that need a gradient of every micro-batch, if only 0.

@@ -23,9 +23,9 @@ def prepare(trainer: Trainer, strategy: DeepSpeedStrategy) -> None:
     assert strategy.config is not None
     if strategy.zero_stage_3:
         raise ConfigError(
-            "trainer.strategy is DeepSpeed's stage 3, whose ranks would wait for each other where "
-            "only some of them have rows with images; set it to fsdp2, which shards the weights "
-            "too, or to deepspeed_stage_2"
+            "trainer.strategy is DeepSpeed's stage 3, which wants all ranks to call the same "
+            "modules in the same order, and an agent's do not (docs/scaling.md); set it to fsdp2, "
+            "which shards the weights too, or to deepspeed_stage_2"
         )
     # DeepSpeed only logs this size. Without it Lightning would infer the size from the dataloader,
     # and so have episodes collected before there is a model.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 AccumulateGrad = torch._C._functions.AccumulateGrad  # pyright: ignore
@@ -27,6 +30,51 @@ def touch(loss: Tensor, weights: Iterable[Tensor]) -> Tensor:
 def with_zero_gradients(tensor: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """The same tensor, whose backward pass gives each of the weights a gradient of 0."""
     return _Touch.apply(tensor, *weights) if weights else tensor  # pyright: ignore
+
+
+@contextmanager
+def vision_in_every_pass(backbones: Iterable[nn.Module]) -> Iterator[None]:
+    """Let vision towers that learn run in every pass inside the block, if only on a black picture.
+
+    Its features count 0, so the tower's gradients are 0. Unlike those of `touch` they come in the
+    order of a pass with images: after those of the decoder layers. DeepSpeed reduces gradients as
+    they come; in another order on another rank, they would be added to those of other weights.
+
+    Args:
+        backbones: Hugging Face models without their heads. Those without a vision tower, and those
+            whose tower is frozen, stay as they are.
+    """
+    with ExitStack() as hooks:
+        for backbone in backbones:
+            tower = getattr(backbone, "visual", None)
+            if tower is not None and any(p.requires_grad for p in tower.parameters()):
+                look = partial(_show_black_picture, tower)
+                hooks.enter_context(backbone.register_forward_pre_hook(look, with_kwargs=True))
+        yield
+
+
+def _show_black_picture(tower: nn.Module, backbone: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Before a pass without images, have the language model add a black one to its inputs."""
+    if kwargs.get("pixel_values") is not None:
+        return
+
+    def add(language_model: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        once.remove()
+        embeds = kwargs["inputs_embeds"]
+        nothing = _features_of_black(tower, embeds) * 0  # 0 times a sum could be 0 times infinity
+        return args, kwargs | {"inputs_embeds": embeds + nothing.sum()}
+
+    # Here, after the embeddings and before the layers, the features of real images are added.
+    once = backbone.language_model.register_forward_pre_hook(add, with_kwargs=True, prepend=True)
+
+
+def _features_of_black(tower: Any, like: Tensor) -> Tensor:
+    """All features of the smallest picture, in one row; it has the type and device of a tensor."""
+    patch, side = tower.patch_embed.proj, tower.spatial_merge_size
+    black = like.new_zeros(side**2, patch.in_channels * math.prod(patch.kernel_size))
+    output = tower(black, grid_thw=torch.tensor([[1, side, side]], device=like.device))
+    features = [output.pooler_output, *(output.get("deepstack_features") or ())]
+    return torch.cat([feature.flatten() for feature in features])
 
 
 def _leaves(loss: Tensor) -> Iterable[Tensor]:
