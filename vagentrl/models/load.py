@@ -29,6 +29,7 @@ SHIPPED = {
     "tiny-support-text": "support_text",
     "tiny-search-qa-text": "search_qa_text",
     "tiny-three-worlds-text": "three_worlds_text",
+    "tiny-frozen-lake-vlm": "frozen_lake_vlm",
     "tiny-navigation-vlm": "navigation_vlm",
 }
 """Folders in `tiny` of the models that ship with vagentrl, by name."""
