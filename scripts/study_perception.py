@@ -38,7 +38,7 @@ shape = partial(
     TinyModel, hidden_size=96, intermediate_size=256, vocabulary=640, context_length=256, merge=1
 )
 ARMS = {
-    "transformers' start": shape(),
+    "as transformers starts": shape(),
     "rope_theta 30": shape(rope_theta=30),
     "contrast 0.8": shape(contrast=0.8),
     "contrast 0.8, rope_theta 30": shape(contrast=0.8, rope_theta=30),

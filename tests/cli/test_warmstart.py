@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from vagentrl.cli.main import main
 from vagentrl.cli.warmstart import Demonstrator, Stage, command, demonstrate, perception
@@ -19,7 +20,8 @@ from vagentrl.errors import ConfigError
 from vagentrl.formats import Grounding, NoThink, WorldModeling
 from vagentrl.hints import HintedEnvironment, ScriptedHintModel
 from vagentrl.mixture import Mixture
-from vagentrl.models.load import checkpoint_path
+from vagentrl.models.load import checkpoint_path, load_model
+from vagentrl.models.packing import may_pack
 from vagentrl.models.tiny import TinyModel
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.types import (
@@ -211,6 +213,21 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
     assert len(seeds) == 4  # the first stage once, the second until 0.3
     assert len(set(map(tuple, seeds))) == 4  # each time on other demonstrations
     assert "until=0.4" in Path("model/README.md").read_text()
+
+
+@pytest.mark.usefixtures("scored")
+def test_a_clone_reads_shared_prompts_once_and_its_folder_is_that_of_any_model(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    packed: list[bool] = []
+
+    def clone(policy: nn.Module, *arguments: object) -> None:
+        packed.append(may_pack(policy))
+
+    monkeypatch.setattr(command, "clone", clone)
+    make([Stage(0.1, steps=4), Stage(0.9, steps=4)])
+    assert packed == [True, True]
+    assert not may_pack(load_model("model"))
 
 
 @pytest.mark.usefixtures("scored")

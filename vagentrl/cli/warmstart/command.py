@@ -18,6 +18,7 @@ from vagentrl.cli.warmstart.evaluation import evaluate, success_in_training
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
+from vagentrl.models.packing import allow_packing
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.noise import silence_noise
 from vagentrl.rollout.policy_record import Part
@@ -67,6 +68,7 @@ def warmstart(
         policy = build_model(model, tokenizer)
         for part in (tokenizer, policy, *([build_image_processor(model)] if model.images else [])):
             part.save_pretrained(folder)
+        allow_packing(policy)  # demonstrations share their system prompt, which is then read once
         renderer = Renderer.from_pretrained(folder)
         renderer.self_test()
         for number, stage in enumerate(stages):

@@ -46,8 +46,7 @@ class TinyModel:
         patch: Pixels on a side of a patch.
         merge: Patches on a side of one image token.
         contrast: Standard deviation of the weights that embed a patch, which then ignore its
-            brightness; 0 for transformers' own. With 0.8 a model sooner sees things that fill a
-            small part of a patch.
+            brightness; 0 for transformers' own. ``docs/models.md`` says when it helped.
         rope_theta: Base of the language model's rotary frequencies where it reads images. Columns
             of an image turn the slowest of them: with the usual base, those that are 5 tokens
             apart by 0.01 rad, with a base of 30 by 0.5.
