@@ -1,7 +1,7 @@
 """Measures the update and the scoring of long episodes of unlike length: speed and peak memory.
 
-    OMP_NUM_THREADS=1 python scripts/benchmark_update.py
-    OMP_NUM_THREADS=1 python scripts/benchmark_update.py --model large --turns 10 --groups 2
+    OMP_NUM_THREADS=1 python -m scripts.benchmark_update
+    OMP_NUM_THREADS=1 python -m scripts.benchmark_update --model large --turns 10 --groups 2
 
 Runs train with the code of `vagentrl fit` on episodes of 1 to `--turns` turns, which a script
 plays: all show one system prompt, and the members of a group one first observation. Each way of
@@ -45,7 +45,7 @@ from vagentrl.engines.base import GenerationRequest
 from vagentrl.engines.scripted import ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.formats import NoThink
-from vagentrl.models.tiny import TinyModel, build_model, build_tokenizer
+from vagentrl.models.tiny import TinyModel, save_new_model
 from vagentrl.types import Observation, Reply, RolloutBatch, StepResult
 
 MIB = 2**20
@@ -293,12 +293,9 @@ def report(found: dict[str, list[Found]]) -> None:
 
 
 def save_large(folder: str) -> str:
-    tokenizer = build_tokenizer(LARGE, ["system\n", "user\n", "assistant\n"])
     torch.manual_seed(0)
-    model = build_model(LARGE, tokenizer)
-    print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters")
-    for part in (model, tokenizer):
-        part.save_pretrained(folder)
+    model = save_new_model(LARGE, ["system\n", "user\n", "assistant\n"], folder)
+    print(f"{model.num_parameters():,} parameters")
     return folder
 
 

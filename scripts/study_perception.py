@@ -14,7 +14,6 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from vagentrl.cli.warmstart.demonstrator import Demonstration, to_trajectory
 from vagentrl.contexts import FullHistory
 from vagentrl.environment import seed_of
 from vagentrl.formats import Grounding
-from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.models.tiny import TinyModel, save_new_model
 from vagentrl.modules.actor import ActorModule
 from vagentrl.rollout.collate import collate
 from vagentrl.rollout.renderer import Renderer
@@ -83,12 +82,9 @@ def learn(
     )
     torch.manual_seed(1)
     told = [demonstration(environment, seed).replies[0] for seed in range(300)]
-    tokenizer = build_tokenizer(model, told)
-    policy = build_model(model, tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        for part in (tokenizer, policy, build_image_processor(model)):
-            part.save_pretrained(folder)
-        renderer = Renderer.from_pretrained(Path(folder))
+        policy = save_new_model(model, told, folder)
+        renderer = Renderer.from_pretrained(folder)
     actor = ActorModule(policy, renderer.banned_ids)
     optimizer = torch.optim.AdamW(actor.parameters(), lr, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.05)

@@ -1,7 +1,7 @@
 """Tries DeepSpeed's ZeRO-3 on two CPU processes, and prints what happens in each case.
 
-    python scripts/try_zero3.py
-    python scripts/try_zero3.py "rank 1 has no image" --limit 120
+    python -m scripts.try_zero3
+    python -m scripts.try_zero3 "rank 1 has no image" --limit 120
 
 A tiny model that ships with vagentrl learns for two steps of two micro-batches, whose lengths
 differ between the ranks. One process does the same with the mean of both ranks' losses, and the
@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
+from tests.toy import one_turn_rows
 from vagentrl.models import forward
 from vagentrl.models.load import load_model
 from vagentrl.models.lora import LoRA
@@ -186,25 +187,12 @@ def rows(lengths: list[int], seed: int, images: bool) -> RolloutBatch:
         ids[:, 2:4] = IMAGE_TOKEN
     real = torch.arange(width) < torch.tensor(lengths)[:, None]
     sampled = real & (torch.arange(width) > 4)
-    zeros, numbers = torch.zeros(ids.shape), torch.arange(len(lengths))
+    if not images:
+        return one_turn_rows(ids.masked_fill(~real, 0), real, sampled)
     patches = torch.randn(8 * len(lengths), 1176, generator=random)
     grids = torch.tensor([[1, 2, 4]] * len(lengths))
-    return RolloutBatch(
-        input_ids=ids.masked_fill(~real, 0),
-        attention_mask=real,
-        action_mask=sampled,
-        turn_ids=sampled.long() - 1,
-        state_ids=sampled.long() - 1,
-        rewards=zeros,
-        rollout_logprobs=zeros,
-        policy_version=sampled.long() - 1,
-        trajectory_ids=numbers,
-        group_ids=numbers,
-        bootstrap_index=numbers * 0 - 1,
-        vision=VisionInputs(patches, grids, tuple((n,) for n in numbers.tolist()))
-        if images
-        else None,
-    )
+    vision = VisionInputs(patches, grids, tuple((n,) for n in range(len(lengths))))
+    return one_turn_rows(ids.masked_fill(~real, 0), real, sampled, vision)
 
 
 def optimizer_of(learner: Learner) -> torch.optim.Optimizer:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from vagentrl.contexts import Context, FullHistory
@@ -15,7 +16,15 @@ from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, 
 from vagentrl.rollout.conversation import Conversation
 from vagentrl.rollout.images import ImageEncoder
 from vagentrl.rollout.renderer import Renderer
-from vagentrl.types import Observation, Reply, StepResult, Trajectory, Turn
+from vagentrl.types import (
+    Observation,
+    Reply,
+    RolloutBatch,
+    StepResult,
+    Trajectory,
+    Turn,
+    VisionInputs,
+)
 
 GO, WAIT = "<answer>go</answer>", "<answer>wait</answer>"
 TASK = "Say go until nothing is left."
@@ -101,6 +110,34 @@ def model(images: bool = False, dtype: torch.dtype = torch.float32) -> PreTraine
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.2)
     return policy
+
+
+def one_turn_rows(
+    ids: Tensor, real: Tensor, sampled: Tensor, vision: VisionInputs | None = None
+) -> RolloutBatch:
+    """Return rows that are each an episode, and a group, of one turn without reward.
+
+    Args:
+        ids: Tokens, ``(B, T)``.
+        real: What is not padding, ``(B, T)``.
+        sampled: The tokens of the replies, ``(B, T)``.
+        vision: The images that the rows show.
+    """
+    zeros, numbers, turns = torch.zeros(ids.shape), torch.arange(len(ids)), sampled.long() - 1
+    return RolloutBatch(
+        input_ids=ids,
+        attention_mask=real,
+        action_mask=sampled,
+        turn_ids=turns,
+        state_ids=turns,
+        rewards=zeros,
+        rollout_logprobs=zeros,
+        policy_version=turns,
+        trajectory_ids=numbers,
+        group_ids=numbers,
+        bootstrap_index=torch.full_like(numbers, -1),
+        vision=vision,
+    )
 
 
 def encode_reply(text: str) -> tuple[int, ...]:

@@ -131,21 +131,8 @@ def score_states(
     """One row with a token for every state, the first of which is not sampled."""
     input_ids = torch.tensor([ids])
     sampled = torch.tensor([[False] + [True] * (len(ids) - 1)])
-    zeros, zero = torch.zeros(input_ids.shape), torch.zeros(1, dtype=torch.long)
-    rollout = RolloutBatch(
-        input_ids=input_ids,
-        attention_mask=torch.ones_like(sampled),
-        action_mask=sampled,
-        turn_ids=sampled.long() - 1,
-        state_ids=sampled.long() - 1,
-        rewards=zeros,
-        rollout_logprobs=zeros,
-        trajectory_ids=zero,
-        group_ids=zero,
-        policy_version=sampled.long() - 1,
-        bootstrap_index=zero - 1,
-        temperature=temperature,
-    )
+    rollout = toy.one_turn_rows(input_ids, torch.ones_like(sampled), sampled)
+    rollout = replace(rollout, temperature=temperature)
     policy: Any = Head(states.shape[-1]).to(states.dtype)
     banned_ids = torch.tensor(banned, dtype=torch.long)
     logprobs, entropy = token_logprobs(policy, states[None], rollout, banned_ids, with_entropy=True)

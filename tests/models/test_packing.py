@@ -49,22 +49,8 @@ def batch(rows: list[list[int]], images: list[tuple[int, ...]] | None = None) ->
     ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     real = torch.arange(width) < torch.tensor([[len(row)] for row in rows])
     sampled = real & (torch.arange(width) > 0) & (ids != IMAGE)
-    zeros, number = torch.zeros(ids.shape), torch.arange(len(rows))
     vision = None if images is None else VisionInputs(PATCHES, GRIDS, tuple(images))
-    return RolloutBatch(
-        input_ids=ids,
-        attention_mask=real,
-        action_mask=sampled,
-        turn_ids=sampled.long() - 1,
-        state_ids=sampled.long() - 1,
-        rewards=zeros,
-        rollout_logprobs=zeros,
-        policy_version=sampled.long() - 1,
-        trajectory_ids=number,
-        group_ids=number,
-        bootstrap_index=number * 0 - 1,
-        vision=vision,
-    )
+    return toy.one_turn_rows(ids, real, sampled, vision)
 
 
 def one_by_one(policy: PreTrainedModel, rollout: RolloutBatch) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests import toy
+from vagentrl.errors import ConfigError
 from vagentrl.models.tiny import TinyModel, build_model
 
 
@@ -45,3 +46,11 @@ def test_the_base_of_rotations_reaches_the_language_model():
     # a head of 32 has 16 frequencies: 16 ** (-i / 16) for i from 0 to 15
     assert frequencies[4].item() == pytest.approx(0.5)
     assert frequencies[12].item() == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"), [({"contrast": -0.1}, "contrast is -0.1"), ({"rope_theta": 1}, "try 30")]
+)
+def test_a_start_that_no_model_could_have_is_refused(setting: dict[str, float], wanted: str):
+    with pytest.raises(ConfigError, match=wanted):
+        TinyModel(**setting)  # pyright: ignore

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests import toy
 from vagentrl.losses import Aggregation
 from vagentrl.rollout.loader import MinibatchLoader, NoMinibatches
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch
@@ -26,20 +27,7 @@ def batch(rows: int) -> RolloutBatch:
     columns = torch.arange(int(lengths.max()) + 1)
     real = columns < lengths[:, None]
     action_mask = real & (columns > 0)
-    numbers = torch.arange(rows)
-    return RolloutBatch(
-        input_ids=numbers[:, None] * real,
-        attention_mask=real,
-        action_mask=action_mask,
-        turn_ids=action_mask.long() - 1,
-        state_ids=action_mask.long() - 1,
-        rewards=torch.zeros(real.shape),
-        rollout_logprobs=torch.zeros(real.shape),
-        trajectory_ids=numbers,
-        group_ids=numbers,
-        policy_version=action_mask.long() - 1,
-        bootstrap_index=torch.full((rows,), -1),
-    )
+    return toy.one_turn_rows(torch.arange(rows)[:, None] * real, real, action_mask)
 
 
 def loader(rows: int, mode: str = "token_mean", /, **settings: float) -> MinibatchLoader:

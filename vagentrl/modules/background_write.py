@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_asked: ContextVar[bool] = ContextVar("in_background", default=False)
+_wanted: ContextVar[bool] = ContextVar("background_wanted", default=False)
 
 
 @contextmanager
@@ -18,16 +18,16 @@ def in_background() -> Iterator[None]:
     when the checkpoint is on the disk under its name, so whoever looks at, links or removes files
     after a save can rely on them.
     """
-    before = _asked.set(True)
+    before = _wanted.set(True)
     try:
         yield
     finally:
-        _asked.reset(before)
+        _wanted.reset(before)
 
 
-def is_asked() -> bool:
+def background_wanted() -> bool:
     """Whether checkpoints are to be written in the background."""
-    return _asked.get()
+    return _wanted.get()
 
 
 class BackgroundWrite:

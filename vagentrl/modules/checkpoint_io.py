@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import Strategy
 
 from vagentrl import ranks
 from vagentrl.errors import ConfigError, VagentError
-from vagentrl.modules.background_write import BackgroundWrite, is_asked
+from vagentrl.modules.background_write import BackgroundWrite, background_wanted
 
 PARTIAL = ".partial"
 """Suffix of what is being written."""
@@ -53,7 +53,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.writing.wait()
         if _is_remote(path) or storage_options is not None:
             return super().save_checkpoint(checkpoint, path, storage_options)
-        if is_asked():
+        if background_wanted():
             copy = BytesIO()
             torch.save(checkpoint, copy)  # the thread sees no weight that training could change
             self.writing.start(
@@ -156,7 +156,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 def save_whole_folders(
     strategy: Strategy,
-    in_background: Callable[[BackgroundWrite, str | Path, dict[str, Any]], None] | None = None,
+    start_write: Callable[[BackgroundWrite, str | Path, dict[str, Any]], None] | None = None,
 ) -> None:
     """Make a strategy whose checkpoints are folders write them by `atomic_folder`.
 
@@ -164,7 +164,7 @@ def save_whole_folders(
 
     Args:
         strategy: The strategy.
-        in_background: Copies a checkpoint, which it may change, and starts to write the copy to a
+        start_write: Copies a checkpoint, which it may change, and starts to write the copy to a
             path by `atomic_folder`; None if this strategy must write while training waits.
     """
     save, load = type(strategy).save_checkpoint, type(strategy).load_checkpoint
@@ -175,8 +175,8 @@ def save_whole_folders(
         path, writing = strategy.broadcast(filepath), writing_of(strategy)
         if writing is not None:
             writing.wait()
-        if writing is not None and in_background is not None and is_asked():
-            in_background(writing, path, checkpoint)
+        if writing is not None and start_write is not None and background_wanted():
+            start_write(writing, path, checkpoint)
             return
         with atomic_folder(path) as folder:
             save(strategy, checkpoint, folder, storage_options)

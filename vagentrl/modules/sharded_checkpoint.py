@@ -60,7 +60,7 @@ class Snapshot:
 def _copy(state: Any) -> Any:
     """Copy nested dictionaries and lists of tensors, each of which is only a part if sharded."""
     if isinstance(state, Tensor):
-        return state.detach().cpu().clone()
+        return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
         return {name: _copy(value) for name, value in state.items()}
     if isinstance(state, list | tuple):

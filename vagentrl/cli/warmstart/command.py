@@ -19,7 +19,7 @@ from vagentrl.contexts import Context, FullHistory
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
 from vagentrl.models.packing import allow_packing
-from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
+from vagentrl.models.tiny import TinyModel, save_new_model
 from vagentrl.noise import silence_noise
 from vagentrl.rollout.policy_record import Part
 from vagentrl.rollout.renderer import Renderer
@@ -64,10 +64,7 @@ def warmstart(
         texts = demonstrated_texts(
             env(), Demonstrator(stages[0].noise, actions), tokenizer_episodes
         )
-        tokenizer = build_tokenizer(model, texts)
-        policy = build_model(model, tokenizer)
-        for part in (tokenizer, policy, *([build_image_processor(model)] if model.images else [])):
-            part.save_pretrained(folder)
+        policy = save_new_model(model, texts, folder)
         allow_packing(policy)  # demonstrations share their system prompt, which is then read once
         renderer = Renderer.from_pretrained(folder)
         renderer.self_test()

@@ -69,6 +69,15 @@ class TinyModel:
     contrast: float = 0.0
     rope_theta: float = 10_000.0
 
+    def __post_init__(self) -> None:
+        if self.contrast < 0:
+            raise ConfigError(f"contrast is {self.contrast}, and no standard deviation; try 0.8")
+        if self.rope_theta <= 1:
+            raise ConfigError(
+                f"rope_theta is {self.rope_theta}; with a base of at most 1 no rotation is slower "
+                "than another: try 30, or leave it out"
+            )
+
 
 def build_tokenizer(shape: TinyModel, texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer, trained on the texts that the model will read and write.
@@ -125,6 +134,27 @@ def build_image_processor(shape: TinyModel) -> BaseImageProcessor:
         merge_size=shape.merge,
         size={"shortest_edge": side**2, "longest_edge": 256 * side**2},
     )
+
+
+def save_new_model(shape: TinyModel, texts: Iterable[str], folder: str | Path) -> PreTrainedModel:
+    """Write a model with random weights, its tokenizer and its image processor to a folder.
+
+    Args:
+        shape: The model's.
+        texts: What the tokenizer is trained on.
+        folder: Where to write a Hugging Face checkpoint.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: As in `build_tokenizer`.
+    """
+    tokenizer = build_tokenizer(shape, texts)
+    model = build_model(shape, tokenizer)
+    for part in (tokenizer, model, *([build_image_processor(shape)] if shape.images else [])):
+        part.save_pretrained(folder)
+    return model
 
 
 def build_model(shape: TinyModel, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
