@@ -1,7 +1,14 @@
 """`ReplicatedEngine` samples the same replies as a single engine."""
 
 import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +112,56 @@ def test_requests_before_the_first_weights_and_zero_processes_are_refused():
         ask(ReplicatedEngine(processes=2), request_of(TEXT, 0))
     with pytest.raises(ConfigError, match="processes is 0; give at least 1"):
         ReplicatedEngine(processes=0)
+
+
+def test_close_leaves_nothing_behind_and_new_weights_start_again():
+    engine, policy = ReplicatedEngine(processes=1), load_model(TEXT)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+
+    def running() -> set[Any]:  # the fixture's engine has processes, too
+        threads = {thread for thread in threading.enumerate() if "sample" in thread.name}
+        return threads | set(multiprocessing.active_children())
+
+    before = running()
+    request = request_of(TEXT, 0, max_tokens=4)
+    replies = []
+    for version in range(2):
+        engine.update_weights(policy, version)
+        replies += ask(engine, request)
+        assert len(running()) == len(before) + 2
+        engine.close()
+        assert running() == before
+    assert replies[0].reply_ids == replies[1].reply_ids
+
+
+LEFT_OPEN = """
+import atexit, multiprocessing, threading
+from tests.engines.shipped import CONTEXT, TEXT, renderer
+from vagentrl.engines import ReplicatedEngine
+from vagentrl.models.load import load_model
+
+def say():  # handlers run from the last to the first
+    names = [thread.name for thread in threading.enumerate()]
+    print("sample-0" in names, multiprocessing.active_children())
+
+if __name__ == "__main__":
+    atexit.register(say)
+    engine = ReplicatedEngine(processes=1)
+    engine.prepare(renderer(TEXT).vocabulary(CONTEXT))
+    engine.update_weights(load_model(TEXT), 0)
+    assert "sample-0" in [thread.name for thread in threading.enumerate()]
+"""
+
+
+def test_a_program_that_leaves_an_engine_open_ends_as_it_should(tmp_path: Path):
+    (tmp_path / "left_open.py").write_text(LEFT_OPEN)
+    ended = subprocess.run(
+        [sys.executable, "left_open.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split("\n")[-2] == "False []"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import multiprocessing
 import os
@@ -50,6 +51,7 @@ class _Worker:
     Attributes:
         connection: The engine's end of the pipe.
         process: The process.
+        listener: The thread that reads the replies.
         open: The future of every request that awaits its reply, by number.
         sent_images: The images of each session that the process has.
         latest: The last reply from the process.
@@ -57,6 +59,7 @@ class _Worker:
 
     connection: Connection
     process: Any
+    listener: threading.Thread = field(init=False)
     open: dict[int, Future[Generation]] = field(default_factory=dict)
     sent_images: dict[int, list[Image]] = field(default_factory=dict)
     latest: _Reply = NO_REPLY
@@ -110,6 +113,8 @@ class ReplicatedEngine(Engine):
         if self._policy is None:
             self._policy = _shared(Replica.of(model))
             self._processes = [self._start(index) for index in range(self.count)]
+            # A listener that still ran while the interpreter ends could abort the program.
+            atexit.register(self.close)
         else:
             for name, weight in full_state(model):
                 self._policy.weights[name].copy_(weight)
@@ -135,10 +140,16 @@ class ReplicatedEngine(Engine):
             self._send(process, ("release", session))
 
     def close(self) -> None:
-        """End the processes, which otherwise end with this one."""
+        """End the processes, which otherwise end with the program; new weights start others."""
+        atexit.unregister(self.close)
         for process in self._processes:
+            process.process.terminate()
+        for process in self._processes:
+            process.process.join()
+            process.listener.join()  # it ends with the process
             process.connection.close()
         self._processes.clear()
+        self._policy = None
 
     def _start(self, index: int) -> _Worker:
         # Spawn, not fork: torch's thread pools do not work in a forked process.
@@ -149,7 +160,10 @@ class ReplicatedEngine(Engine):
         worker.start()
         theirs.close()
         process = _Worker(ours, worker)
-        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
+        process.listener = threading.Thread(
+            target=self._listen, args=(process,), name=worker.name, daemon=True
+        )
+        process.listener.start()
         return process
 
     def _send(self, process: _Worker, message: Any) -> None:
