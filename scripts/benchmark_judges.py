@@ -35,7 +35,8 @@ from vagentrl.engines.base import Sampling
 from vagentrl.event_loops import SharedLoop, quick_switches
 from vagentrl.formats import NoThink
 from vagentrl.models.load import checkpoint_path, load_model
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.episodes import Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Reply, StepResult

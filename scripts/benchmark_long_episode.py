@@ -27,7 +27,8 @@ from vagentrl.engines.base import Sampling
 from vagentrl.environment import Environment, Outcome
 from vagentrl.formats import Grounding
 from vagentrl.models.load import context_length, load_config, load_model
-from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.episodes import EnvironmentSlot, Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Trajectory

@@ -33,7 +33,8 @@ from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.formats import NoThink
 from vagentrl.models.load import checkpoint_path, load_model
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.episodes import Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, StepResult

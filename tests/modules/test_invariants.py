@@ -18,7 +18,8 @@ from vagentrl.engines.base import Sampling
 from vagentrl.losses import Aggregation
 from vagentrl.modules.actor import ActorModule
 from vagentrl.rollout.collate import collate
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.episodes import Episode
 from vagentrl.rollout.loader import MinibatchLoader
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Credit, RolloutBatch, Scores, TrainBatch

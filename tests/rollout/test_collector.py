@@ -12,7 +12,8 @@ from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.engines.scripted import Line, ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, EngineDead, RolloutError
-from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.episodes import EnvironmentSlot, Episode
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Prompt, Reply, StepResult, Trajectory, Turn

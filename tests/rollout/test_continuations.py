@@ -15,8 +15,9 @@ from vagentrl import ranks
 from vagentrl.advantages import Continuations
 from vagentrl.engines.base import GenerationRequest, Sampling
 from vagentrl.errors import EnvError, RolloutError
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.continuations import chosen_turns, continue_episodes
+from vagentrl.rollout.episodes import Episode
 from vagentrl.types import Observation, Reply, StepResult, Trajectory
 
 EVERY_TURN = Continuations(count=1, every=1, horizon=None, turn_gamma=1.0)

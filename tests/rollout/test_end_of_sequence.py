@@ -13,8 +13,9 @@ from vagentrl.contexts import Context, FullHistory, Window
 from vagentrl.engines import ScriptedEngine
 from vagentrl.engines.base import Sampling
 from vagentrl.models.load import checkpoint_path
-from vagentrl.rollout.collector import Collector, Episode
+from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.conversation import Conversation
+from vagentrl.rollout.episodes import Episode
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Observation

@@ -243,7 +243,7 @@ class LiveGames:
     def _play_on(
         self, name: str, seat: _Seat, earlier: Sequence[Turn], samples: int, turns: int | None
     ) -> list[Trajectory]:
-        from vagentrl.rollout.collector import Episode
+        from vagentrl.rollout.episodes import Episode
 
         start = seat.game.start
         episode = Episode(

@@ -18,8 +18,9 @@ from vagentrl.errors import ConfigError
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.formats import ReplyFormat
 from vagentrl.models.load import context_length as longest_context
-from vagentrl.rollout.collector import Collector, Episode, read_reply
+from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.conversation import Conversation
+from vagentrl.rollout.episodes import Episode, read_reply
 from vagentrl.rollout.policy_record import PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.seeds import mix

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vagentrl import ranks
 from vagentrl.errors import EnvError
-from vagentrl.rollout.collector import Episode
+from vagentrl.rollout.episodes import Episode
 from vagentrl.rollout.seeds import mix
 
 if TYPE_CHECKING:

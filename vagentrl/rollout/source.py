@@ -16,9 +16,10 @@ from vagentrl.devices import same_device
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
-from vagentrl.rollout.collector import Collector, EnvironmentSlot, Episode, OnEnd, OnTurn
+from vagentrl.rollout.collector import Collector, OnEnd
 from vagentrl.rollout.continuations import continue_episodes
 from vagentrl.rollout.draws import Draws
+from vagentrl.rollout.episodes import EnvironmentSlot, Episode, OnTurn
 from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.types import Trajectory, Turn
