@@ -8,15 +8,20 @@ from typing import Any
 import pytest
 import torch
 
+from tests import toy
 from tests.engines.shipped import CONTEXT, SETTINGS, TEXT, ask, needs_vllm, renderer, request_of
 from vagentrl.devices import same_device
 from vagentrl.engines import VLLMEngine
 from vagentrl.engines.base import Sampling
+from vagentrl.engines.scripted import ScriptedEngine
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.filters import KeepAll
 from vagentrl.models.load import load_model
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.iteration import Iteration
-from vagentrl.rollout.source import Collection, CollectionPlan, EpisodeSource
+from vagentrl.rollout.source import CollectionPlan, EpisodeSource
+from vagentrl.rollout.workers import WorkerPool
 
 
 class FakeCuda:
@@ -64,22 +69,42 @@ def test_an_event_loop_in_a_thread_of_its_own_keeps_the_device(monkeypatch: pyte
 def test_episodes_are_played_ahead_on_the_device_of_the_trainer(monkeypatch: pytest.MonkeyPatch):
     cuda = FakeCuda(monkeypatch)
     cuda.select(2)
-    engine: Any = SimpleNamespace(update_weights=lambda policy, version: None)
-    collector: Any = SimpleNamespace(engine=engine)
-    draws: Any = SimpleNamespace(assign=lambda slots, seed: [])
-    plan = CollectionPlan(1, 1, None, KeepAll(), Sampling(), staleness=1, seed=0)
-    source = EpisodeSource(collector, plan, draws)
-    devices = []
+    engine = ScriptedEngine([toy.GO], toy.encode_reply)
+    engine.prepare(toy.renderer().vocabulary(512))
+    pools = {"train": WorkerPool(toy.Countdown, "train")}
+    collector = Collector(engine, toy.renderer(), pools, 512, background=True)
+    plan = CollectionPlan(2, 1, None, KeepAll(), Sampling(), staleness=2, seed=0)
+    source = EpisodeSource(collector, plan, Draws([World("train")]))
+    collecting: set[tuple[str, int]] = set()
+    playing: set[tuple[str, int]] = set()
+    updating: list[tuple[str, int]] = []
 
-    def collect(iteration: Iteration, hooks: Any) -> Collection:
-        devices.append(cuda.current())
-        return Collection([], [], {})
+    def here() -> tuple[str, int]:
+        return threading.current_thread().name.partition("_")[0], cuda.current()
 
-    monkeypatch.setattr(source, "collect", collect)
-    hooks: Any = None
-    source.next(Iteration(0), torch.nn.Linear(1, 1), hooks, upcoming=Iteration(1))
+    def update(policy: Any, version: int) -> None:
+        updating.append(here())
+        engine.policy_version = version
+
+    monkeypatch.setattr(engine, "update_weights", update)
+    hooks: Any = SimpleNamespace(
+        on_turn_end=lambda turn, training: playing.add(here()),
+        on_episode_end=lambda trajectory: None,
+        on_trajectories=lambda trajectories: collecting.add(here()) or trajectories,
+        on_report=lambda report: None,
+    )
+    iterations = [Iteration(number, batch=number) for number in range(4)]
+    for number in range(2):
+        source.next(
+            iterations[number],
+            torch.nn.Linear(1, 1),
+            hooks,
+            upcoming=iterations[number + 1 : number + 3],
+        )
     source.close()
-    assert devices == [2, 2]
+    assert playing == {("play", 2)}
+    assert collecting == {("MainThread", 2), ("collect", 2)}
+    assert updating == [("MainThread", 2), ("play", 2)]
 
 
 def test_without_cuda_nothing_is_selected(monkeypatch: pytest.MonkeyPatch):

@@ -87,8 +87,9 @@ class RolloutDataModule(Rollouts):
             episodes are the same but take longer; this serves comparisons of speed.
         timeout_s: Seconds that an environment may take for one reset or step.
         worker_memory_gb: GiB of memory that an environment's process may take; None for no limit.
-        staleness: 1 collects the next iteration's episodes while the actor learns from the current
-            ones, so that they are sampled by weights one iteration old, on any number of ranks. 0
+        staleness: n plays the episodes of the next n iterations while the actor learns from the
+            current ones, on any number of ranks; new weights are used from the next reply on, and
+            are n iterations old at most when the actor learns from a turn that they sampled. 0
             collects and learns in turn, which is exactly on-policy.
         context_length: Length of the context in tokens; None uses the model's full length.
         seed: Determines all episodes and the order of minibatches, together with the iteration.
@@ -117,7 +118,7 @@ class RolloutDataModule(Rollouts):
         lockstep: bool = False,
         timeout_s: float = 60.0,
         worker_memory_gb: float | None = None,
-        staleness: Literal[0, 1] = 0,
+        staleness: int = 0,
         context_length: int | None = None,
         seed: int = 1,
     ) -> None:
@@ -200,7 +201,13 @@ class RolloutDataModule(Rollouts):
             pool.timeout_s += found.waits_s
             starts[name] = found.starts
         self.collector = Collector(
-            self.engine, self.renderer, pools, context_room, self.context, self.lockstep
+            self.engine,
+            self.renderer,
+            pools,
+            context_room,
+            self.context,
+            self.lockstep,
+            background=self.staleness > 0,
         )
         plan = CollectionPlan(
             groups=self.groups,
@@ -299,8 +306,9 @@ class RolloutDataModule(Rollouts):
 
     def _collect(self, agent: AgentModule) -> list[Trajectory]:
         """Play the iteration's episodes; returns those to learn from."""
-        last = agent.iteration + 1 >= agent.total_iterations
-        upcoming = None if last else agent.warmup.iteration(agent.iteration + 1)
+        now, end = agent.iteration, agent.total_iterations
+        ahead = range(now + 1, min(now + 1 + self.staleness, end))
+        upcoming = [agent.warmup.iteration(number) for number in ahead]
         collection = self.source.next(
             agent.current, agent.actor.policy, agent.hooks, upcoming=upcoming
         )

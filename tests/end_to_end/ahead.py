@@ -1,7 +1,6 @@
 """Parts that disturb the thread that plays ahead, for test_ahead."""
 
 import os
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,13 @@ from vagentrl.types import Reply, StepResult, Turn
 class IllOnRank1(AgentCallback):
     """Raises an error on rank 1 at the end of a turn that is played ahead."""
 
+    ahead = False
+
+    def on_report(self, agent: Any, report: dict[str, float]) -> None:
+        self.ahead = True  # the first iteration's episodes have ended
+
     def on_turn_end(self, agent: Any, turn: Turn, *, training: bool) -> None:
-        ahead = threading.current_thread().name.startswith("collect")
-        if ahead and os.environ["LOCAL_RANK"] == "1":
+        if self.ahead and os.environ["LOCAL_RANK"] == "1":
             raise RuntimeError("the player of rank 1 is ill")
 
 

@@ -183,6 +183,7 @@ def main(rank: str, port: str) -> None:
     results: dict[str, Any] = {case: fit(case, *TOGETHER) for case in CASES}
     results["resumed"] = resume("turns", "--trainer.max_epochs=1", *TOGETHER)
     results["resumed ahead"] = resume("ahead", STOPPED, *TOGETHER)
+    results["further ahead"] = fit("ahead", *TOGETHER, "--data.staleness=2")
     results["lines"] = lines("ahead", *TOGETHER)
     results["paid"] = pay(*TOGETHER)
     if find_spec("deepspeed"):

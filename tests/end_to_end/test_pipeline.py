@@ -9,8 +9,7 @@ import pytest
 from tests import runs
 from vagentrl.engines.base import Engine
 from vagentrl.errors import ConfigError
-from vagentrl.rollout.iteration import Iteration
-from vagentrl.rollout.source import EpisodeSource
+from vagentrl.rollout.source import Drawn, EpisodeSource
 
 AHEAD = (*runs.AHEAD, "--trainer.max_epochs=3")
 
@@ -24,9 +23,10 @@ def test_the_next_batch_comes_from_weights_that_are_one_iteration_old(
     collect, evaluate = EpisodeSource.collect, run.datamodule.evaluate
     engine: Engine = run.datamodule.engine
 
-    def watched(source: EpisodeSource, iteration: Iteration, hooks: Any) -> Any:
-        threads.append((iteration.number, threading.current_thread().name.partition("_")[0]))
-        return collect(source, iteration, hooks)
+    def watched(source: EpisodeSource, drawn: Drawn, *others: Any) -> Any:
+        name = threading.current_thread().name.partition("_")[0]
+        threads.append((drawn.iteration.number, name))
+        return collect(source, drawn, *others)
 
     def watched_evaluation(name: str, seeds: Any, agent: Any, prefix: str) -> dict[str, float]:
         metrics = evaluate(name, seeds, agent, prefix)
@@ -61,6 +61,7 @@ def test_a_copy_of_the_weights_samples_what_the_weights_would(run_dir: Path):
         ("--data.engine.own_copy=false", r"samples from the same weights that are being"),
         ("--data.turns=2", r"data\.staleness is 1 and data\.turns 2"),
         ("--model.policy_loss.importance=null", r"PPOClip without importance weights"),
+        ("--data.staleness=-1", r"data\.staleness is -1; give the number of iterations"),
     ],
 )
 def test_what_does_not_go_with_collecting_ahead_is_refused(

@@ -104,6 +104,19 @@ def test_a_batch_that_is_played_ahead_comes_from_weights_one_iteration_old(
         assert result["lines"] == ["made gloo", "destroyed"]
 
 
+def test_ranks_that_play_two_batches_ahead_keep_the_same_weights(
+    together: list[dict[str, Any]], run_dir: Path
+):
+    first, second = (result["further ahead"] for result in together)
+    assert first["metrics"]["rollout/staleness_max"] == second["metrics"]["rollout/staleness_max"]
+    assert 1 <= first["metrics"]["rollout/staleness_max"] <= 2
+    assert first["played"] == second["played"]
+    weights = first["weights"]
+    assert all(torch.equal(weights[name], second["weights"][name]) for name in weights)
+    turns, alone = ([facts[:2] for facts in each["played"]] for each in (first, rank.fit("ahead")))
+    assert turns == alone  # the same states, whatever the weights that played them
+
+
 def test_a_run_that_plays_ahead_is_resumed_as_on_one_process(
     together: list[dict[str, Any]], run_dir: Path
 ):

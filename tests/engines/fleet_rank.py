@@ -1,9 +1,12 @@
 """One of two ranks that sample from a fleet, for test_vllm_fleet_ranks; stores what it saw."""
 
 import asyncio
+import copy
 import os
 import signal
 import sys
+import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,17 +15,34 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from tests import toy
 from tests.engines.shipped import CONTEXT, TEXT, ask, changed, reference_engine, renderer
 from tests.engines.shipped import request_of as request_for
 from tests.engines.test_vllm_server import group_of
+from tests.rollout.test_play_ahead import Hooks
 from vagentrl import ranks
 from vagentrl.engines import VLLMFleet
-from vagentrl.engines.base import Generation, GenerationRequest
+from vagentrl.engines.base import Generation, GenerationRequest, Sampling
 from vagentrl.engines.vllm import base
 from vagentrl.engines.vllm.weights import read, weights_of
+from vagentrl.filters import KeepAll
 from vagentrl.models.load import load_model
+from vagentrl.rollout.collector import Collector
+from vagentrl.rollout.draws import Draws, World
+from vagentrl.rollout.iteration import Iteration
+from vagentrl.rollout.source import CollectionPlan, EpisodeSource
+from vagentrl.rollout.workers import WorkerPool
+from vagentrl.types import Reply, StepResult
 
 EPISODES = 4
+
+
+class Dawdling(toy.Countdown):
+    """An episode of six turns, each of up to half a second."""
+
+    def step(self, reply: Reply) -> StepResult:
+        time.sleep(0.1 + 0.1 * (self.luck % 5))
+        return replace(super().step(reply), terminated=self.turns >= 6)
 
 
 def problems(engine: VLLMFleet) -> list[str | None]:
@@ -78,6 +98,7 @@ def with_servers() -> dict[str, Any]:
             changed(policy)
         seen["gap"] = engine.canary_gap
         seen["homes"] = [member.episodes for member in engine._members]
+        seen |= play_ahead(engine)
         long = requests(2, max_tokens=200)
         ranks.wait_for_all()
         before = asyncio.run(play_and_kill(engine, long))
@@ -93,6 +114,43 @@ def with_servers() -> dict[str, Any]:
     finally:
         engine.end_servers()
     return seen
+
+
+def play_ahead(engine: VLLMFleet) -> dict[str, Any]:
+    """Play four iterations with a staleness of 2, each with other weights."""
+    policy, weights, replied = load_model(TEXT), [], []
+    generate = engine.generate
+
+    async def watched(request: GenerationRequest) -> Generation:
+        replied.append((request, reply := await generate(request)))
+        return reply
+
+    engine.generate = watched
+    pools = {"train": WorkerPool(Dawdling, "train")}
+    collector = Collector(engine, renderer(TEXT), pools, CONTEXT, background=True)
+    greedy = Sampling(temperature=0, max_tokens=8)
+    plan = CollectionPlan(4, 2, None, KeepAll(), greedy, staleness=2, seed=0)
+    source = EpisodeSource(collector, plan, Draws([World("train")]))
+    oldest, played = [], []
+    for number in range(4):
+        torch.manual_seed(10 + number)
+        weights.append(copy.deepcopy(changed(policy)))
+        ahead = range(number + 1, min(number + 3, 4))
+        upcoming = [Iteration(later, batch=later) for later in ahead]
+        collection = source.next(
+            Iteration(number, batch=number), policy, Hooks(), upcoming=upcoming
+        )
+        oldest.append(collection.report["rollout/staleness_max"])
+        played += [[turn.policy_version for turn in t.turns] for t in collection.trajectories]
+    source.close()
+    engine.generate = generate
+    wrong = 0
+    for version, at_version in enumerate(weights):
+        pairs = [pair for pair in replied if pair[1].policy_version == version]
+        alone = [replace(pair[0], session=number) for number, pair in enumerate(pairs)]
+        theirs = ask(reference_engine(TEXT, at_version), *alone)
+        wrong += sum(a.reply_ids != b.reply_ids for (_, a), b in zip(pairs, theirs, strict=True))
+    return {"oldest": oldest, "versions": played, "wrong": wrong, "asked": len(replied)}
 
 
 async def play_and_kill(engine: VLLMFleet, asked: list[GenerationRequest]) -> list[Generation]:

@@ -72,6 +72,18 @@ def test_two_servers_give_two_ranks_the_actors_replies_across_an_update(real):
 @needs_vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_episodes_that_are_played_ahead_go_on_under_new_weights_on_all_servers(real):
+    for seen in real:
+        assert seen["versions"] == real[0]["versions"]  # all ranks' episodes
+        assert len(seen["versions"]) == 4 * 4 * 2
+        assert seen["oldest"] == [0, 1, 2, 2]
+        assert seen["wrong"] == 0 < seen["asked"]  # every reply is that of the weights it names
+    assert any(len(set(versions)) > 1 for versions in real[0]["versions"])
+
+
+@needs_vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_when_a_server_is_killed_its_replies_are_those_that_it_would_have_given(real):
     for seen in real:
         assert seen["same"]

@@ -45,6 +45,8 @@ class EnumeratedCollector:
             trajectories.append(replace(self.worlds[group][index], group_id=group))
         return trajectories
 
+    def close(self) -> None: ...
+
 
 class EnumeratedData(RolloutDataModule):
     """The datamodule with an `EnumeratedCollector`.

@@ -15,6 +15,8 @@ POLICY = torch.nn.Linear(1, 1)
 class CountingEngine:
     """Keeps what it is told."""
 
+    sampled_tokens, busy_s = 0, 0.0
+
     def __init__(self) -> None:
         self.told: list[Any] = []
 

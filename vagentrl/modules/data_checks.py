@@ -56,7 +56,12 @@ def check_settings(data: Rollouts) -> None:
     ):
         check_kind(f"data.{name}", part, kind)
     check_choice("data.workers", data.worker_kind, ("thread", "process"))
-    check_choice("data.staleness", data.staleness, (0, 1))
+    check_kind("data.staleness", data.staleness, int)
+    if data.staleness < 0:
+        raise ConfigError(
+            f"data.staleness is {data.staleness}; give the number of iterations to play ahead: 0 "
+            "collects and learns in turn, 1 or 2 are usual beyond that"
+        )
     counts = {
         "groups": data.groups,
         "group_size": data.group_size,
@@ -141,6 +146,12 @@ def _check_staleness(data: Rollouts) -> None:
             f"data.staleness is {data.staleness} and data.turns {data.turns}: a checkpoint "
             "cannot restore environments that persist across batches while the next batch is "
             "already being played; leave out one of the two"
+        )
+    if data.staleness > 1 and data.filter.rounds > 1:
+        raise ConfigError(
+            f"data.staleness is {data.staleness} and data.filter is {type(data.filter).__name__}, "
+            "which may draw more groups for an iteration when those of later ones are in play "
+            "already; set data.staleness to 1, or choose a filter of one round"
         )
     if not data.engine.samples_from_copy:
         raise ConfigError(

@@ -40,7 +40,7 @@ class Rollouts(LightningDataModule):
         at_limit: Whether a limit ends the task, or a truncated episode is bootstrapped.
         filter: Chooses the groups to learn from.
         worker_kind: ``thread`` or ``process``, where environments run.
-        staleness: 1 plays the next iteration's episodes while the actor learns.
+        staleness: Number of iterations whose episodes are played while the actor learns.
         minibatch_size: Rows in one optimizer step, over all ranks.
         micro_batch_size: Rows in one forward and backward pass of a rank; None if tokens count.
         micro_batch_tokens: Most tokens in one forward and backward pass of a rank; None if rows

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import asynccontextmanager
 from typing import Any
 
 from vagentrl import ranks
@@ -13,7 +14,7 @@ from vagentrl.contexts import Context, FullHistory
 from vagentrl.devices import same_device
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.errors import RolloutError
-from vagentrl.event_loops import run_to_the_end
+from vagentrl.event_loops import SharedLoop, run_to_the_end
 from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.episodes import EnvironmentSlot, Episode, OnTurn, RunningEpisode
 from vagentrl.rollout.renderer import Renderer
@@ -21,6 +22,8 @@ from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Trajectory
 
 OnEnd = Callable[[Trajectory], None]
+Begun = Future[list[list[Trajectory]]]
+"""Episodes that are being played in the background."""
 
 
 class Collector:
@@ -34,10 +37,13 @@ class Collector:
         context: Which earlier turns the model sees.
         lockstep: Play all episodes turn by turn: sample all replies of a turn, then step one
             environment after the other. The episodes are the same, but take longer.
+        background: Play in a thread of its own, so that episodes can begin before anybody waits
+            for them.
 
     Attributes:
         instructions: System prompt and reply format of the latest episode in each environment.
-        cancelled: Whether no more episodes are played.
+        cancelled: Whether no more episodes are played in the background.
+        gate: Every reply is sampled inside of it.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class Collector:
         context_length: int,
         context: Context = FullHistory(),  # noqa: B008 (frozen)
         lockstep: bool = False,
+        background: bool = False,
     ) -> None:
         self.engine = engine
         self.renderer = renderer
@@ -58,7 +65,8 @@ class Collector:
         self.sessions = itertools.count()
         self.instructions: dict[str, tuple[str, ReplyFormat]] = {}
         self.cancelled = False
-        self._playing: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self.gate = ReplyGate()
+        self._background = SharedLoop("play") if background else None
 
     def collect(
         self,
@@ -83,6 +91,29 @@ class Collector:
             EngineDead: When the engine can answer nothing any more.
         """
 
+        return self._run(self._coroutines(episodes, sampling, on_end, on_turn))
+
+    def begin(
+        self,
+        episodes: Sequence[Episode],
+        sampling: Sampling,
+        on_end: OnEnd = lambda trajectory: None,
+        on_turn: OnTurn = lambda turn: None,
+    ) -> Begun:
+        """Begin to play episodes in the background, as `collect` does; `finish` waits for them."""
+        return self._begin(self._coroutines(episodes, sampling, on_end, on_turn))
+
+    def finish(self, begun: Begun) -> list[Trajectory]:
+        """Wait for episodes that were begun; returns and raises what `collect` would.
+
+        Raises:
+            CancelledError: When the episodes were cancelled.
+        """
+        return _succeeded(begun.result())
+
+    def _coroutines(
+        self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd, on_turn: OnTurn
+    ) -> list[Coroutine[Any, Any, list[Trajectory]]]:
         async def play(episode: Episode) -> list[Trajectory]:
             running = RunningEpisode(self, episode)
             try:
@@ -97,8 +128,8 @@ class Collector:
             return [trajectory]
 
         if self.lockstep:
-            return self._run([self._in_lockstep(episodes, sampling, on_end, on_turn)])
-        return self._run([play(episode) for episode in episodes])
+            return [self._in_lockstep(episodes, sampling, on_end, on_turn)]
+        return [play(episode) for episode in episodes]
 
     async def _in_lockstep(
         self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd, on_turn: OnTurn
@@ -168,36 +199,117 @@ class Collector:
 
         return self._run([play(slot) for slot in slots])
 
-    def cancel(self) -> None:
-        """Cancel the episodes that another thread plays, which then gets a `CancelledError`.
+    def between_replies(self, change: Callable[[], None]) -> None:
+        """Give the engine new weights while episodes are played in the background.
 
-        Nothing is played until `cancelled` is False again.
+        Replies that are being sampled end first, and no other begins. Afterwards the episodes go
+        on under the new weights. All ranks must call this together.
+
+        Args:
+            change: Updates the engine. It is called in the thread that uses the engine.
+        """
+        assert self._background is not None
+        select_device = same_device()
+
+        async def wait_and_change() -> None:
+            select_device()
+            async with self.gate.closed():
+                ranks.wait_for_all()  # engines may share their servers
+                change()
+
+        self._background.run(wait_and_change())
+
+    def cancel(self) -> None:
+        """Cancel the episodes in the background; whoever waits for them gets a `CancelledError`.
+
+        Nothing is played there until `cancelled` is False again.
         """
         self.cancelled = True
-        if self._playing is not None:
-            loop, task = self._playing
-            with suppress(RuntimeError):  # the loop has just ended
-                loop.call_soon_threadsafe(task.cancel)
+        self.close()
+
+    def close(self) -> None:
+        """End the thread that plays in the background; the next episodes start another."""
+        if self._background is not None:
+            self._background.close()
+            self.gate = ReplyGate()
+            self._open_pools()
 
     def _run(self, playing: Sequence[Coroutine[Any, Any, list[Trajectory]]]) -> list[Trajectory]:
-        async def run() -> list[list[Trajectory]]:
-            task = asyncio.current_task()
-            assert task is not None
-            self._playing = asyncio.get_running_loop(), task
-            if self.cancelled:  # before this thread could be found
-                task.cancel()
-            try:
-                for pool in self.pools.values():
-                    pool.open()
-                return await asyncio.gather(*playing)
-            finally:
-                self._playing = None
+        if self._background is None:
+            self._open_pools()
+            return _succeeded(run_to_the_end(lambda: _together(playing), same_device()))
+        begun = self._begin(playing)
+        try:
+            return self.finish(begun)
+        finally:
+            begun.cancel()  # it does nothing to what has ended
 
-        everyones = run_to_the_end(run, same_device())
-        trajectories = [trajectory for played in everyones for trajectory in played]
-        failed = all(trajectory.error for trajectory in trajectories)
-        if all(ranks.gather([failed])) and trajectories:
-            raise RolloutError(
-                f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
-            )
-        return trajectories
+    def _begin(self, playing: Sequence[Coroutine[Any, Any, list[Trajectory]]]) -> Begun:
+        assert self._background is not None
+        if self.cancelled:
+            for coroutine in playing:
+                coroutine.close()
+            raise CancelledError("the run has failed, so no more episodes are played")
+        return self._background.submit(_together(playing, same_device()))
+
+    def _open_pools(self) -> None:
+        for pool in self.pools.values():
+            pool.open()
+
+
+class ReplyGate:
+    """Replies are sampled inside of it; while it is closed, none begins."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._open, self._empty = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._empty.set()
+
+    @asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        """Sample a reply in this context, which is entered when the gate is open."""
+        while not self._open.is_set():
+            await self._open.wait()
+        self._inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            if self._inside == 0:
+                self._empty.set()
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """In this context, which is entered when the last reply has ended, none is sampled."""
+        self._open.clear()
+        try:
+            await self._empty.wait()
+            yield
+        finally:
+            self._open.set()
+
+
+async def _together(
+    playing: Sequence[Coroutine[Any, Any, list[Trajectory]]],
+    enter_thread: Callable[[], None] = lambda: None,
+) -> list[list[Trajectory]]:
+    enter_thread()
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in playing]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:  # if one has failed, the others would go on
+            task.cancel()
+
+
+def _succeeded(everyones: Sequence[Sequence[Trajectory]]) -> list[Trajectory]:
+    """All trajectories, unless every episode failed on every rank."""
+    trajectories = [trajectory for played in everyones for trajectory in played]
+    failed = all(trajectory.error for trajectory in trajectories)
+    if all(ranks.gather([failed])) and trajectories:
+        raise RolloutError(
+            f"all {len(trajectories)} episodes failed; the first one: {trajectories[0].error}"
+        )
+    return trajectories

@@ -204,15 +204,15 @@ class RunningEpisode:
                 "a longer context"
             )
         self._room = room
-        self._generation = await engine(
-            GenerationRequest(
-                session=self._session,
-                prompt_ids=tuple(conversation.ids),
-                images=tuple(conversation.images),
-                sampling=sampling,
-                seed=self._reply_seed + conversation.turns,
-            )
+        request = GenerationRequest(
+            session=self._session,
+            prompt_ids=tuple(conversation.ids),
+            images=tuple(conversation.images),
+            sampling=sampling,
+            seed=self._reply_seed + conversation.turns,
         )
+        async with self._collector.gate.passed():
+            self._generation = await engine(request)
 
     async def answer(self) -> Turn:
         """Step the environment with the sampled reply; truncate if the next one has no room."""

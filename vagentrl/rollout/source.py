@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from vagentrl import ranks
 from vagentrl.devices import same_device
-from vagentrl.engines.base import Sampling
+from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
-from vagentrl.rollout.collector import Collector, OnEnd
+from vagentrl.rollout.collector import Begun, Collector, OnEnd
 from vagentrl.rollout.continuations import continue_episodes
 from vagentrl.rollout.draws import Draws
 from vagentrl.rollout.episodes import EnvironmentSlot, Episode, OnTurn
@@ -49,7 +49,7 @@ class CollectionPlan:
             whole episodes.
         filter: Chooses the groups to learn from.
         sampling: How replies are sampled.
-        staleness: 1 plays the next iteration's episodes while the actor learns.
+        staleness: Number of iterations whose episodes are played while the actor learns.
         continuations: Continuations to play of the episodes that are kept; None plays none.
         seed: Determines all episodes, together with the iteration.
     """
@@ -62,6 +62,41 @@ class CollectionPlan:
     staleness: int
     seed: int
     continuations: Continuations | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What an iteration plays.
+
+    Attributes:
+        iteration: The iteration that learns from it.
+        weights: Each world's share of the groups.
+        episodes: This rank's episodes of the first round; none where slots are played.
+        since: When it was drawn, and what the engine had done by then.
+    """
+
+    iteration: Iteration
+    weights: Mapping[str, float]
+    episodes: list[Episode]
+    since: Done
+
+
+class Done(NamedTuple):
+    """What an engine has done at a moment.
+
+    Attributes:
+        at_s: The moment, from `time.perf_counter`.
+        tokens: Tokens that it has sampled.
+        busy_s: Seconds that it has computed.
+    """
+
+    at_s: float
+    tokens: int
+    busy_s: float
+
+    @classmethod
+    def of(cls, engine: Engine) -> Done:
+        return cls(time.perf_counter(), engine.sampled_tokens, engine.busy_s)
 
 
 @dataclass
@@ -101,7 +136,12 @@ class RolloutHooks(Protocol):
 
 
 class EpisodeSource:
-    """Plays the episodes of iterations, possibly one iteration ahead, and of evaluations.
+    """Plays the episodes of iterations, possibly some iterations ahead, and of evaluations.
+
+    With a staleness of n, the episodes of the next n iterations are in play while the actor learns.
+    Each iteration's weights are given to the engine between two replies, and all episodes go on
+    under them. So no turn that iteration i learns from was sampled by weights older than those of
+    iteration i - n, and an episode can have turns of different weights.
 
     Args:
         collector: Plays episodes.
@@ -116,8 +156,9 @@ class EpisodeSource:
         self._draws_before: dict[int, dict[str, Any]] = {}  # by the batch they were made for
         self._engine = collector.engine
         self._evaluated: int | None = None  # version of the weights of the evaluation in progress
-        self._ahead: Future[Collection] | None = None
-        self._line: ranks.Line | None = None  # for the thread that plays ahead
+        self._ahead: dict[int, Future[Collection]] = {}  # by the batch
+        self._until = Done.of(self._engine)  # the end of the last collection
+        self._line: ranks.Line | None = None  # for the thread that collects ahead
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
         worlds = draws.assign(slots, mix(plan.seed, 11))
@@ -132,7 +173,7 @@ class EpisodeSource:
         policy: nn.Module,
         hooks: RolloutHooks,
         *,
-        upcoming: Iteration | None = None,
+        upcoming: Sequence[Iteration] = (),
     ) -> Collection:
         """The episodes of an iteration.
 
@@ -140,38 +181,51 @@ class EpisodeSource:
             iteration: The iteration that learns from them.
             policy: The actor's Hugging Face model; the engine samples from its current weights.
             hooks: Callbacks that see the episodes.
-            upcoming: The following iteration, or None after the last one. If the plan allows stale
-                episodes, its episodes begin to be played in the background.
+            upcoming: The following iterations, as many as the plan's staleness if there are so
+                many. Their episodes are played in the background from now on.
         """
-        if self._ahead is None:
+        started, ahead = time.perf_counter(), self._ahead.pop(iteration.batch, None)
+        if ahead is None:
             sync = self._sync(policy, iteration.number)
-            collection = self.collect(iteration, hooks)
+            collection = self.collect(self._draw(iteration), hooks)
             collection.report["time/sync"] = sync
         else:
-            started = time.perf_counter()
-            collection, self._ahead = self._ahead.result(), None
+            collection = ahead.result()
             collection.report["time/wait"] = time.perf_counter() - started
+        # The draws of later iterations depend on it; so it is not for the thread that collects.
+        self.draws.observe(collection.trajectories)
+        collection.report |= self._report_of_epochs()
         collection.report |= staleness_report(collection.trajectories, iteration.number)
-        if self.plan.staleness and upcoming is not None and iteration.actor_learns:
-            collection.report["time/sync"] = self._sync(policy, iteration.number)
-            self._begin(upcoming, hooks)
+        if upcoming and iteration.actor_learns:
+            if ahead is not None:
+                collection.report["time/sync"] = self._sync(policy, iteration.number)
+            for later in upcoming:
+                if later.batch not in self._ahead:
+                    self._begin(later, hooks)
         else:
             self._engine.rest()
         return collection
 
-    def collect(self, iteration: Iteration, hooks: RolloutHooks) -> Collection:
-        """Play an iteration's episodes, and play more rounds while the filter keeps too few."""
-        plan, engine = self.plan, self._engine
-        tokens, busy, started = engine.sampled_tokens, engine.busy_s, time.perf_counter()
+    def collect(self, drawn: Drawn, hooks: RolloutHooks, begun: Begun | None = None) -> Collection:
+        """Play an iteration's episodes, and play more rounds while the filter keeps too few.
+
+        Args:
+            drawn: What to play.
+            hooks: Callbacks that see the episodes.
+            begun: The episodes of the first round, if they are being played already.
+        """
+        plan, engine, iteration = self.plan, self._engine, drawn.iteration
+        since = max(drawn.since, self._until)  # iterations that are in play at once share the time
         wanted = iteration.batches * plan.groups
-        latest = list(self._draws_before.items())[-1:]
-        self._draws_before = dict(latest) | {iteration.batch: self.draws.state_dict()}
-        weights = self.draws.weights(iteration.batch)
         everything: list[Trajectory] = []
         kept: list[list[Trajectory]] = []
         spreads: list[float] = []
         for round in range(plan.filter.rounds):
-            played, failed = self._play_round(iteration, round * wanted, wanted, hooks)
+            if round == 0:
+                played, failed = self._play_round(iteration, drawn.episodes, hooks, begun)
+            else:
+                more = self._training_episodes(iteration.batch, round * wanted, wanted)
+                played, failed = self._play_round(iteration, more, hooks)
             everything += failed + played
             learnable = [t for t in played if t.error is None]
             groups, round_spreads = select_groups(learnable, plan.filter)
@@ -184,9 +238,9 @@ class EpisodeSource:
         learned, continued = [member for group in kept for member in group], {}
         if plan.continuations is not None:
             learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
-        self.draws.observe(everything)
-        wall, busy = time.perf_counter() - started, engine.busy_s - busy
-        sampled = {SAMPLED: float(engine.sampled_tokens - tokens)}
+        self._until = until = Done.of(engine)
+        wall, busy = until.at_s - since.at_s, until.busy_s - since.busy_s
+        sampled = {SAMPLED: float(until.tokens - since.tokens)}
         counts = ranks.sum_counts(sampled | engine.counts())
         report = episode_report(everything, "rollout/") | {
             "time/generate": busy,
@@ -196,22 +250,36 @@ class EpisodeSource:
             "rollout/kept_groups": len(kept) / max(len(spreads), 1),
             "rollout/group_std": sum(spreads) / max(len(spreads), 1),
             **continued,
-            **self._report_of_worlds(everything, weights),
+            **_report_of_worlds(everything, drawn.weights),
         }
         hooks.on_report(report)
         return Collection(everything, learned, report)
 
+    def _draw(self, iteration: Iteration) -> Drawn:
+        """Draw an iteration's first episodes; only in the main thread, where nothing else draws."""
+        batch, state = iteration.batch, self.draws.state_dict()
+        current = min(self._ahead, default=batch) - 1  # that of the iteration before the next
+        self._draws_before = {
+            number: earlier for number, earlier in self._draws_before.items() if number >= current
+        } | {batch: state}
+        groups = iteration.batches * self.plan.groups
+        episodes = [] if self.slots else self._training_episodes(batch, 0, groups)
+        return Drawn(iteration, self.draws.weights(batch), episodes, Done.of(self._engine))
+
     def _begin(self, iteration: Iteration, hooks: RolloutHooks) -> None:
         """Play an iteration's episodes in the background."""
         line = self._line = self._line or ranks.Line()
-        select_device = same_device()
+        select_device, drawn = same_device(), self._draw(iteration)
+        on_turn = partial(hooks.on_turn_end, training=True)
+        sampling, on_end = self.plan.sampling, hooks.on_episode_end
+        begun = self.collector.begin(drawn.episodes, sampling, on_end, on_turn)
 
         def collect() -> Collection:
             select_device()
             with line.taken():
-                return self.collect(iteration, hooks)
+                return self.collect(drawn, hooks, begun)
 
-        self._ahead = self._background.submit(collect)
+        self._ahead[iteration.batch] = self._background.submit(collect)
 
     def _continue(
         self,
@@ -235,17 +303,23 @@ class EpisodeSource:
         return trajectories, report | {"time/continue": time.perf_counter() - started}
 
     def _play_round(
-        self, iteration: Iteration, first: int, groups: int, hooks: RolloutHooks
+        self,
+        iteration: Iteration,
+        episodes: Sequence[Episode],
+        hooks: RolloutHooks,
+        begun: Begun | None = None,
     ) -> tuple[list[Trajectory], list[Trajectory]]:
         """Play some groups on all ranks; returns the episodes to learn from, and failed ones."""
-        if self.plan.turns is None:
-            episodes = self._training_episodes(iteration.batch, first, groups)
+        if begun is not None:
+            trajectories = self.collector.finish(begun)
+        elif self.plan.turns is None:
             play = partial(self.collector.collect, episodes)
+            trajectories = self._play(hooks, play, self.plan.sampling)
         else:
             turns = iteration.batches * self.plan.turns
             slots = ranks.shard(self.slots)
             play = partial(self.collector.collect_turns, slots, turns, iteration=iteration.batch)
-        trajectories = self._play(hooks, play, self.plan.sampling)
+            trajectories = self._play(hooks, play, self.plan.sampling)
         failed = _of_all_ranks([t for t in trajectories if t.error is not None])
         played = hooks.on_trajectories([t for t in trajectories if t.error is None])
         played = _of_all_ranks(played)
@@ -306,21 +380,20 @@ class EpisodeSource:
 
     def wait(self) -> None:
         """Wait until no episodes are being played in the background."""
-        if self._ahead is not None:
-            wait([self._ahead])
+        wait(self._ahead.values())
 
     def forget(self) -> None:
         """Drop episodes that were played ahead for an earlier run, and its last evaluation."""
         self._evaluated = None
         self.wait()
         self.collector.cancelled = False
-        if self._ahead is not None:  # its batch will be drawn again
-            self.draws.load_state_dict(list(self._draws_before.values())[-1])
-        self._ahead = None
+        if self._ahead:  # their batches will be drawn again
+            self.draws.load_state_dict(self._draws_at(min(self._ahead)))
+        self._ahead.clear()
 
     def abandon(self) -> None:
         """End episodes in the background as soon as possible: the run has failed."""
-        if self._ahead is not None:
+        if self._ahead:
             self.collector.cancel()
 
     def close(self) -> None:
@@ -331,13 +404,13 @@ class EpisodeSource:
             self._line = None
         for slot in self.slots:
             slot.close(self.collector)
+        self.collector.close()
 
     def state_dict(self, batch: int) -> dict[str, Any]:
         """What a resumed run needs that plays this batch of episodes next."""
         return {
             "slots": ranks.gather([slot.state_dict() for slot in ranks.shard(self.slots)]),
-            # The batch may have been drawn already, to be played ahead.
-            "draws": self._draws_before.get(batch, self.draws.state_dict()),
+            "draws": self._draws_at(batch),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -347,18 +420,19 @@ class EpisodeSource:
         for slot, state in zip(self.slots, state_dict.get("slots", []), strict=False):
             slot.load_state_dict(state)
 
-    def _report_of_worlds(
-        self, trajectories: Sequence[Trajectory], weights: Mapping[str, float]
-    ) -> dict[str, float]:
-        """Metrics of each world if there are several, and the epochs of those that have them."""
-        report: dict[str, float] = {}
-        for world, weight in weights.items():
-            prefix = f"rollout/{world}/" if len(weights) > 1 else "rollout/"
-            if len(weights) > 1:
-                own = [t for t in trajectories if t.environment == world]
-                report |= episode_report(own, prefix) | {f"{prefix}weight": weight}
+    def _draws_at(self, batch: int) -> dict[str, Any]:
+        """The state from which this batch is drawn, with all that the curriculum has seen."""
+        now = self.draws.state_dict()
+        # The batch may have been drawn already, to be played ahead.
+        before = self._draws_before.get(batch, now)
+        return now | {"visited": before["visited"]}
+
+    def _report_of_epochs(self) -> dict[str, float]:
+        """How often the starts of each world were gone through, where they are numbered."""
+        names, report = list(self.draws.worlds), {}
+        for world in names:
             if (epochs := self.draws.epochs(world)) is not None:
-                report[f"{prefix}epochs"] = epochs
+                report[f"{_prefix(world, names)}epochs"] = epochs
         return report
 
     def _training_episodes(self, batch: int, first: int, count: int) -> list[Episode]:
@@ -386,8 +460,11 @@ class EpisodeSource:
 
     def _sync(self, policy: nn.Module, version: int) -> float:
         """Let the engine sample from the current weights; returns the seconds that it took."""
-        started = time.perf_counter()
-        self._engine.update_weights(policy, version)
+        started, change = time.perf_counter(), partial(self._engine.update_weights, policy, version)
+        if self._ahead:
+            self.collector.between_replies(change)
+        else:
+            change()
         return time.perf_counter() - started
 
     def _play(
@@ -400,6 +477,22 @@ class EpisodeSource:
     ) -> list[Trajectory]:
         on_turn = partial(hooks.on_turn_end, training=training)
         return play(sampling, hooks.on_episode_end, on_turn)
+
+
+def _report_of_worlds(
+    trajectories: Sequence[Trajectory], weights: Mapping[str, float]
+) -> dict[str, float]:
+    """Metrics of each world, if there are several."""
+    report: dict[str, float] = {}
+    for world, weight in weights.items() if len(weights) > 1 else ():
+        own, prefix = [t for t in trajectories if t.environment == world], _prefix(world, weights)
+        report |= episode_report(own, prefix) | {f"{prefix}weight": weight}
+    return report
+
+
+def _prefix(world: str, worlds: Sized) -> str:
+    """What the metrics of a world begin with."""
+    return f"rollout/{world}/" if len(worlds) > 1 else "rollout/"
 
 
 def _warn_of_failures(failed: Sequence[Trajectory], played: int) -> None:
