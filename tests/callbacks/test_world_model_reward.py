@@ -8,15 +8,27 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import runs
-from tests.claims_toy import HONEST, ExactJudge, Script, by_turn, claim_reply, fit, prepare
+from tests import runs, toy
+from tests.claims_toy import (
+    HONEST,
+    ClaimsCountdown,
+    ExactJudge,
+    Script,
+    by_turn,
+    claim_reply,
+    fit,
+    prepare,
+)
 from vagentrl.callbacks import WorldModelReward
 from vagentrl.callbacks.trajectory_pictures import caption
 from vagentrl.claims import Audit, JudgementLog, Length, TemplatePenalty
 from vagentrl.claims.judge import Claim, Verdict
+from vagentrl.claims.judging import Judging
 from vagentrl.cli.trainer import VagentCLI
+from vagentrl.engines.scripted import ScriptedEngine
 from vagentrl.errors import ConfigError, JudgeError
-from vagentrl.types import RolloutBatch
+from vagentrl.modules.agent import AgentModule
+from vagentrl.types import Reply, RolloutBatch, StepResult, Trajectory
 
 WRONG = claim_reply(9, 8, "wait")
 
@@ -215,11 +227,7 @@ def test_evaluations_have_counts_of_their_own(run_dir: Path):
     [
         ("--data.lockstep=true",),
         ("--data.turns=2", "--data.context=Window", "--data.context.turns=1"),
-        (
-            "--data.staleness=1", "--data.engine=TransformersEngine",
-            "--data.engine.own_copy=true", "--model.policy_loss=PPOClip",
-            "--model.policy_loss.importance=TruncatedImportance",
-        ),
+        runs.AHEAD,
     ],
     ids=["lockstep", "turns", "staleness"],
 )  # fmt: skip
@@ -231,6 +239,46 @@ def test_every_way_of_playing_is_judged(settings: tuple[str, ...], run_dir: Path
     assert scalars(run, "judge/claims") == [2 * len(turns)] * 2
     if "--data.turns=2" not in settings:  # there the script starts again where an episode goes on
         assert scalars(run, "rollout/observation_right") == [1, 1]
+
+
+class Breaking(ClaimsCountdown):
+    """Fails in the second turn of some episodes."""
+
+    def step(self, reply: Reply) -> StepResult:
+        if self.turns == 1 and self.luck % 3 == 0:
+            raise RuntimeError("the pipe burst")
+        return super().step(reply)
+
+
+def test_claims_of_several_batches_in_play_are_judged_each_with_its_own(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    callback = reward()
+    opened: list[Judging] = []
+    played: list[list[Trajectory]] = []
+    make, breaking = callback._open, "--data.env=tests.callbacks.test_world_model_reward.Breaking"
+    monkeypatch.setattr(callback, "_open", lambda prompt: opened.append(make(prompt)) or opened[-1])
+    ahead = (*runs.AHEAD, "--data.staleness=2", "--trainer.max_epochs=4", "--data.groups=8")
+    run = prepare(HONEST, callback, *ahead, breaking)
+    uneven = lambda request: 0.02 * (request.session % 5)  # noqa: E731
+    run.datamodule.engine = ScriptedEngine(HONEST, toy.encode_reply, delay_s=uneven)
+    collect = run.datamodule._collect
+
+    def watched(agent: AgentModule) -> list[Trajectory]:
+        kept = collect(agent)
+        played.append(run.datamodule.trajectories)
+        return kept
+
+    monkeypatch.setattr(run.datamodule, "_collect", watched)
+    run.trainer.fit(run.model, run.datamodule)
+    judged = []
+    for trajectories in played:
+        assert any(trajectory.error is not None for trajectory in trajectories)
+        turns = [turn for t in trajectories if t.error is None for turn in t.turns]
+        assert all(list(turn.scores.values()) == [1.0, 1.0] for turn in turns)
+        judged.append(2 * len(turns))
+    assert scalars(run, "judge/claims") == judged
+    assert not opened[-1]._submitted  # those of failed episodes are forgotten
 
 
 def test_groups_are_chosen_by_what_is_learned_from(run_dir: Path):

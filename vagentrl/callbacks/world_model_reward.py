@@ -190,7 +190,11 @@ class WorldModelReward(AgentCallback):
                 self._judging.submit(claim, turn.claims, training=training)
 
     def on_episode_end(self, agent: AgentModule, trajectory: Trajectory) -> None:
-        self._draw_audits(trajectory)
+        assert self._judging is not None
+        if trajectory.error is None:
+            self._draw_audits(trajectory)
+        else:  # nothing will be learned from it
+            self._judging.drop([claim for turn in trajectory.turns for claim in turn.claims])
 
     def on_trajectories(
         self, agent: AgentModule, trajectories: list[Trajectory]

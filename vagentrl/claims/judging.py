@@ -168,22 +168,28 @@ class Judging:
     # --------------------------------------------------------------------------------- settling
 
     def settle(self, claims: Sequence[Claim], tally: Tally) -> list[Judgement]:
-        """Wait for the verdicts on these claims, and cancel all others, which are of failed
-        episodes.
+        """Wait for the verdicts on these claims; others may be of episodes that are in play.
 
         Raises:
             PartError: When a judge returned something that is no verdict.
         """
         started = time.perf_counter()
-        submitted, self._submitted = self._submitted, {}
         try:
-            return [self._judgement(submitted.pop(id(claim)), tally) for claim in claims]
+            return [self._judgement(self._submitted.pop(id(claim)), tally) for claim in claims]
         finally:
-            for unused in submitted.values():
-                for future in (unused.first, unused.second):
-                    if isinstance(future, Future):
-                        future.cancel()
             tally.waited_s += time.perf_counter() - started
+
+    def drop(self, claims: Sequence[Claim]) -> None:
+        """Cancel the verdicts on claims of a failed episode in training; nobody will ask for
+        them."""
+        for claim in claims:
+            submitted = self._submitted.get(id(claim))
+            if submitted is None or not submitted.training:
+                continue
+            del self._submitted[id(claim)]
+            for pending in (submitted.first, submitted.second):
+                if isinstance(pending, Future):
+                    pending.cancel()
 
     def _judgement(self, submitted: _Submitted, tally: Tally) -> Judgement:
         """Wait for the verdicts on a claim, and count what came of them."""
