@@ -17,10 +17,11 @@ from vagentrl.engines.scripted import ScriptedEngine
 from vagentrl.event_loops import run_to_the_end
 from vagentrl.filters import KeepAll
 from vagentrl.models.load import load_model
+from vagentrl.rollout.collection import CollectionPlan
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.iteration import Iteration
-from vagentrl.rollout.source import CollectionPlan, EpisodeSource
+from vagentrl.rollout.source import EpisodeSource
 from vagentrl.rollout.workers import WorkerPool
 
 

@@ -32,6 +32,7 @@ from vagentrl.modules.data_checks import (
 from vagentrl.modules.rollouts import Rollouts, attached
 from vagentrl.modules.trainer_checks import check_trainer, computes_in
 from vagentrl.rollout.collate import collate
+from vagentrl.rollout.collection import CollectionPlan
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.held_out import held_out_seeds
@@ -40,7 +41,7 @@ from vagentrl.rollout.policy_record import Part, PolicyRecord
 from vagentrl.rollout.renderer import Renderer
 from vagentrl.rollout.report import episode_report
 from vagentrl.rollout.seeds import mix
-from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
+from vagentrl.rollout.source import TRAIN, EpisodeSource
 from vagentrl.rollout.workers import Traits, WorkerPool, make, probed_traits, traits
 from vagentrl.types import AtLimit, RolloutBatch, Scores, Trajectory
 

@@ -9,7 +9,8 @@ import pytest
 from tests import runs
 from vagentrl.engines.base import Engine
 from vagentrl.errors import ConfigError
-from vagentrl.rollout.source import Drawn, EpisodeSource
+from vagentrl.rollout.collection import Drawn
+from vagentrl.rollout.source import EpisodeSource
 
 AHEAD = (*runs.AHEAD, "--trainer.max_epochs=3")
 

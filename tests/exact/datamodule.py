@@ -14,9 +14,10 @@ from tests.exact.world import Batch, Episodes
 from vagentrl.datamodule import RolloutDataModule
 from vagentrl.engines import ScriptedEngine
 from vagentrl.engines.base import Sampling
+from vagentrl.rollout.collection import CollectionPlan
 from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.episodes import Episode
-from vagentrl.rollout.source import TRAIN, CollectionPlan, EpisodeSource
+from vagentrl.rollout.source import TRAIN, EpisodeSource
 from vagentrl.types import Trajectory
 
 

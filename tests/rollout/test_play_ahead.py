@@ -19,10 +19,11 @@ from vagentrl.engines.base import Generation, GenerationRequest, Sampling
 from vagentrl.engines.scripted import ScriptedEngine
 from vagentrl.environment import Environment
 from vagentrl.filters import KeepAll
+from vagentrl.rollout.collection import Collection, CollectionPlan
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.draws import Draws, World
 from vagentrl.rollout.iteration import Iteration
-from vagentrl.rollout.source import Collection, CollectionPlan, EpisodeSource
+from vagentrl.rollout.source import EpisodeSource
 from vagentrl.rollout.workers import WorkerPool
 from vagentrl.types import Observation, Reply, StepResult, Trajectory
 

@@ -7,7 +7,8 @@ import torch
 
 from vagentrl.engines.base import Sampling
 from vagentrl.filters import KeepAll
-from vagentrl.rollout.source import CollectionPlan, EpisodeSource
+from vagentrl.rollout.collection import CollectionPlan
+from vagentrl.rollout.source import EpisodeSource
 
 POLICY = torch.nn.Linear(1, 1)
 

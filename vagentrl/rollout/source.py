@@ -7,28 +7,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vagentrl import ranks
 from vagentrl.devices import same_device
-from vagentrl.engines.base import Engine, Sampling
+from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
+from vagentrl.rollout.collection import Collection, CollectionPlan, Done, Drawn, RolloutHooks
 from vagentrl.rollout.collector import Begun, Collector, OnEnd
 from vagentrl.rollout.continuations import continue_episodes
 from vagentrl.rollout.draws import Draws
 from vagentrl.rollout.episodes import EnvironmentSlot, Episode, OnTurn
 from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.rollout.seeds import mix
-from vagentrl.types import Trajectory, Turn
+from vagentrl.types import Trajectory
 
 if TYPE_CHECKING:
     from torch import nn
 
     from vagentrl.advantages import Continuations
-    from vagentrl.filters import GroupFilter
     from vagentrl.rollout.iteration import Iteration
 
 log = logging.getLogger(__name__)
@@ -36,103 +35,6 @@ log = logging.getLogger(__name__)
 TRAIN = "train"
 """Name of the training environment; `val_envs` names the others."""
 SAMPLED = "rollout/sampled_tokens"
-
-
-@dataclass(frozen=True)
-class CollectionPlan:
-    """Which episodes are played for each iteration.
-
-    Attributes:
-        groups: Initial states (P), over all ranks.
-        group_size: Episodes from each initial state (N).
-        turns: Turns to play in each of ``groups * group_size`` persistent environments; None plays
-            whole episodes.
-        filter: Chooses the groups to learn from.
-        sampling: How replies are sampled.
-        staleness: Number of iterations whose episodes are played while the actor learns.
-        continuations: Continuations to play of the episodes that are kept; None plays none.
-        seed: Determines all episodes, together with the iteration.
-    """
-
-    groups: int
-    group_size: int
-    turns: int | None
-    filter: GroupFilter
-    sampling: Sampling
-    staleness: int
-    seed: int
-    continuations: Continuations | None = None
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What an iteration plays.
-
-    Attributes:
-        iteration: The iteration that learns from it.
-        weights: Each world's share of the groups.
-        episodes: This rank's episodes of the first round; none where slots are played.
-        since: When it was drawn, and what the engine had done by then.
-    """
-
-    iteration: Iteration
-    weights: Mapping[str, float]
-    episodes: list[Episode]
-    since: Done
-
-
-class Done(NamedTuple):
-    """What an engine has done at a moment.
-
-    Attributes:
-        at_s: The moment, from `time.perf_counter`.
-        tokens: Tokens that it has sampled.
-        busy_s: Seconds that it has computed.
-    """
-
-    at_s: float
-    tokens: int
-    busy_s: float
-
-    @classmethod
-    def of(cls, engine: Engine) -> Done:
-        return cls(time.perf_counter(), engine.sampled_tokens, engine.busy_s)
-
-
-@dataclass
-class Collection:
-    """The episodes of an iteration.
-
-    Attributes:
-        trajectories: All episodes that were played, failed ones included.
-        kept: The episodes that the filter chose to learn from.
-        report: Metrics of the collection, to be logged.
-    """
-
-    trajectories: list[Trajectory]
-    kept: list[Trajectory]
-    report: dict[str, float]
-
-
-class RolloutHooks(Protocol):
-    """Callbacks that see the episodes while they are played, and may change them afterwards.
-
-    `vagentrl.modules.callback.AgentCallback` documents each hook.
-    """
-
-    def on_turn_end(self, turn: Turn, *, training: bool) -> None: ...
-
-    def on_episode_end(self, trajectory: Trajectory) -> None: ...
-
-    def on_continuation_end(self, trajectory: Trajectory) -> None: ...
-
-    def on_trajectories(self, trajectories: list[Trajectory]) -> list[Trajectory]: ...
-
-    def on_report(self, report: dict[str, float]) -> None: ...
-
-    def on_evaluation(
-        self, trajectories: list[Trajectory], report: dict[str, float]
-    ) -> list[Trajectory]: ...
 
 
 class EpisodeSource:
@@ -221,11 +123,11 @@ class EpisodeSource:
         kept: list[list[Trajectory]] = []
         spreads: list[float] = []
         for round in range(plan.filter.rounds):
-            if round == 0:
-                played, failed = self._play_round(iteration, drawn.episodes, hooks, begun)
-            else:
-                more = self._training_episodes(iteration.batch, round * wanted, wanted)
-                played, failed = self._play_round(iteration, more, hooks)
+            episodes = drawn.episodes
+            if round > 0:
+                episodes = self._training_episodes(iteration.batch, round * wanted, wanted)
+            played, failed = self._play_round(iteration, episodes, hooks, begun)
+            begun = None
             everything += failed + played
             learnable = [t for t in played if t.error is None]
             groups, round_spreads = select_groups(learnable, plan.filter)
@@ -307,18 +209,16 @@ class EpisodeSource:
         iteration: Iteration,
         episodes: Sequence[Episode],
         hooks: RolloutHooks,
-        begun: Begun | None = None,
+        begun: Begun | None,
     ) -> tuple[list[Trajectory], list[Trajectory]]:
         """Play some groups on all ranks; returns the episodes to learn from, and failed ones."""
+        play = partial(self.collector.collect, episodes)
+        if self.plan.turns is not None:
+            turns, slots = iteration.batches * self.plan.turns, ranks.shard(self.slots)
+            play = partial(self.collector.collect_turns, slots, turns, iteration=iteration.batch)
         if begun is not None:
             trajectories = self.collector.finish(begun)
-        elif self.plan.turns is None:
-            play = partial(self.collector.collect, episodes)
-            trajectories = self._play(hooks, play, self.plan.sampling)
         else:
-            turns = iteration.batches * self.plan.turns
-            slots = ranks.shard(self.slots)
-            play = partial(self.collector.collect_turns, slots, turns, iteration=iteration.batch)
             trajectories = self._play(hooks, play, self.plan.sampling)
         failed = _of_all_ranks([t for t in trajectories if t.error is not None])
         played = hooks.on_trajectories([t for t in trajectories if t.error is None])
