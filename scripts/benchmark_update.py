@@ -59,6 +59,8 @@ LARGE = TinyModel(
     context_length=4096,
 )
 """A text model of 100 million parameters."""
+LONG = TinyModel(images=True, context_length=8192)
+"""A tiny model whose context has room for 30 pictures of 224 pixels."""
 
 
 Found = dict[str, list[float]]
@@ -292,9 +294,9 @@ def report(found: dict[str, list[Found]]) -> None:
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def save_large(folder: str) -> str:
+def save(shape: TinyModel, folder: str) -> str:
     torch.manual_seed(0)
-    model = save_new_model(LARGE, ["system\n", "user\n", "assistant\n"], folder)
+    model = save_new_model(shape, ["system\n", "user\n", "assistant\n"], folder)
     print(f"{model.num_parameters():,} parameters")
     return folder
 
@@ -325,8 +327,9 @@ def main() -> None:
     torch.set_num_threads(1)
     found: dict[str, list[Found]] = {str(way): [] for way in chosen}
     with tempfile.TemporaryDirectory() as folder:
-        shipped = {"text": "tiny-sokoban-text", "vlm": "tiny-sokoban-vlm"}
-        settings.policy = shipped.get(settings.model) or save_large(folder)
+        settings.policy = "tiny-sokoban-text"
+        if settings.model != "text":
+            settings.policy = save(LARGE if settings.model == "large" else LONG, folder)
         for _ in range(settings.rounds):
             for way in chosen:
                 found[str(way)].append(measure(way, settings))

@@ -83,6 +83,10 @@ for policy in "${policies[@]}"; do
         vllm=(--data.engine=VLLMEngine --data.engine.gpu_memory_utilization=0.3)
         fit "$label vLLM last GPU" "$policy" --trainer.devices "[$((gpus - 1))]" "${vllm[@]}"
         fit "$label vLLM two GPUs" "$policy" --trainer.devices 2 --trainer.strategy ddp "${vllm[@]}"
+        # Weights change while episodes are in play, in the thread that samples.
+        fit "$label vLLM two ahead" "$policy" --trainer.devices 2 --trainer.strategy ddp "${vllm[@]}" \
+            --trainer.max_epochs 4 --data.staleness 2 --model.optimizer.actor_lr 1e-6 \
+            --model.policy_loss.importance=TruncatedImportance
         for transfer in files nccl ipc; do
             gpu=$((gpus - 1))
             [[ $transfer == ipc ]] && gpu=0 # the trainer's
