@@ -30,11 +30,13 @@ def test_a_recipe_builds(path: Path, capsys: pytest.CaptureFixture[str]):
     env = yaml.safe_load(path.read_text())["data"]["env"]
     if "crafter" in env["class_path"]:
         pytest.importorskip("crafter")
-    images = env.get("init_args", {}).get("observation") == "image"
+    worlds = env.get("init_args", {}).get("worlds", {"train": env})
+    settings = [made.get("init_args", {}) for made in worlds.values()]
+    images = any(each.get("observation") == "image" for each in settings)
     policy = str(QWEN) if path.parent.name == "qwen" else runs.checkpoint(images)
     main(["check", "--config", str(path), "--model_config", policy])
     printed = capsys.readouterr().out
-    for world, made in env.get("init_args", {}).get("worlds", {"train": env}).items():
+    for world, made in worlds.items():
         assert f"environment {world}: {made['class_path'].split('.')[-1]}" in printed
     assert "everything but the weights can be built" in printed
 
