@@ -96,11 +96,15 @@ def server_group(engine: VLLMServerEngine) -> int:
 
 
 def group_of(server: VLLMClient) -> int:
-    """Return the process group of a server that runs."""
+    """Return the process group of a server that runs; its supervisor may just have begun."""
     assert server.process is not None
     assert server.process.process is not None
     supervisor = server.process.process.pid
-    return int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text())
+    children, deadline = Path(f"/proc/{supervisor}/task/{supervisor}/children"), time.time() + 60
+    while not (found := children.read_text()):
+        assert time.time() < deadline
+        time.sleep(0.1)
+    return int(found)
 
 
 def running_in_group(group: int) -> list[str]:
