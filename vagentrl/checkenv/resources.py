@@ -39,14 +39,12 @@ def check_memory(bench: Bench) -> Checked:
     fresh = bench.effort.episodes >= 500
     seeds = [seed_of("train", index) for index in range(half)]
     again = [seed_of("train", half + index) for index in range(half)] if fresh else seeds
-    warm = _play(environment, bench.within_time(seeds, share=0.4))
-    again = again if fresh else again[:warm]  # only what fills the caches already
-    _play(environment, iter(again[: max(1, warm // 4)]))  # what is made at the first repetition
-    resident = _resident()
-    tracemalloc.start()
+    tracemalloc.start()  # before the caches fill: what drops out of them must be known, too
     try:
-        _play(environment, iter(again[:2]))
-        before = _traced()
+        warm = _play(environment, bench.within_time(seeds, share=0.4))
+        again = again if fresh else again[:warm]  # only what fills the caches already
+        _play(environment, iter(again[: max(1, warm // 4)]))  # what the first repetition makes
+        resident, before = _resident(), _traced()
         played = _play(environment, bench.within_time(again, share=0.5))
         grown = _traced() - before
     finally:
