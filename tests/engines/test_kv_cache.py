@@ -78,3 +78,24 @@ def test_grouped_attention_equals_sdpa(queries, kv_heads):
     wanted, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
     found, _ = grouped_attention(module, query, key, value, mask, scaling=0.3)
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+def test_attention_may_come_in_any_strides(queries: int, monkeypatch: pytest.MonkeyPatch):
+    """CUDA's kernels lay heads out last, and the CPU's do not."""
+    torch.manual_seed(0)
+    query = torch.randn(3, 4, queries, 16)
+    key, value = torch.randn(2, 3, 2, 9, 16)
+    mask = torch.ones(3, 1, queries, 9, dtype=torch.bool)
+    module = nn.Module()
+    module.num_key_value_groups = 2
+    wanted, _ = grouped_attention(module, query, key, value, mask)
+    kernel = nn.functional.scaled_dot_product_attention
+
+    def heads_last(*arguments: torch.Tensor, **settings: object) -> torch.Tensor:
+        mixed: torch.Tensor = kernel(*arguments, **settings)  # pyright: ignore
+        return mixed.transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", heads_last)
+    found, _ = grouped_attention(module, query, key, value, mask)
+    assert found.equal(wanted)

@@ -171,6 +171,17 @@ def test_bfloat16_samples_too():
     assert all(logprob < 0 for logprob in reply.logprobs)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("build", TEXT_POLICIES + VISION_POLICIES)
+def test_a_gpu_samples_what_a_cpu_does(build):
+    policy = build()
+    requests = [Conversation(policy, seed).say(1 + 3 * seed).request() for seed in range(9)]
+    wanted = ask(engine_of(policy), *requests)
+    for there, here in zip(ask(engine_of(policy.cuda()), *requests), wanted, strict=True):
+        assert there.reply_ids == here.reply_ids
+        assert there.logprobs == pytest.approx(here.logprobs, abs=1e-3)
+
+
 # -------------------------------------------------------------------------------- what is cached
 
 

@@ -73,9 +73,11 @@ def used(rollout: RolloutBatch) -> Tensor:
 def gradients(policy: PreTrainedModel, states: Tensor, rollout: RolloutBatch) -> list[Tensor]:
     """Of the sampled tokens' log-probs, each with a weight, and of all the states themselves."""
     policy.zero_grad()
-    logprobs, _ = token_logprobs(policy, states, rollout, torch.tensor([], dtype=torch.long))
-    weights = torch.linspace(-1, 2, logprobs.numel()).view(logprobs.shape)
-    mean = (states[used(rollout)] * torch.linspace(-1, 1, states.shape[-1])).mean()
+    device = states.device
+    none_banned = torch.tensor([], dtype=torch.long, device=device)
+    logprobs, _ = token_logprobs(policy, states, rollout, none_banned)
+    weights = torch.linspace(-1, 2, logprobs.numel(), device=device).view(logprobs.shape)
+    mean = (states[used(rollout)] * torch.linspace(-1, 1, states.shape[-1], device=device)).mean()
     ((weights * logprobs).sum() + mean).backward()
     return [p.grad.clone() for p in policy.parameters() if p.grad is not None]
 

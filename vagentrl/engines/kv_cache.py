@@ -135,7 +135,8 @@ def grouped_attention(
     mixed = nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=grouped
     )
-    return mixed.view(rows, heads, queries, width).transpose(1, 2), None
+    # CUDA kernels return other strides than the CPU's, so a view is not always possible
+    return mixed.reshape(rows, heads, queries, width).transpose(1, 2), None
 
 
 AttentionInterface.register(ATTENTION, grouped_attention)
