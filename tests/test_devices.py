@@ -112,3 +112,9 @@ def test_without_cuda_nothing_is_selected(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: pytest.fail("no CUDA"))
     same_device()()
+
+
+def test_attention_of_a_loaded_model_makes_no_plan_for_each_length():
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_model(TEXT)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -1,4 +1,4 @@
-"""The CUDA device of threads."""
+"""CUDA devices: which one a thread uses, and how attention is computed there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def same_device() -> Callable[[], None]:
     if not torch.cuda.is_initialized():
         return _nothing
     return partial(torch.cuda.set_device, torch.cuda.current_device())
+
+
+def plan_no_lengths() -> None:
+    """Leave cuDNN's attention out of torch's choice; its other kernels take any length of rows.
+
+    cuDNN makes a plan for every shape that it meets. The keys grow with every sampled token, and
+    each batch has rows of other lengths: in half precision on an H100, most of the time of sampling
+    went into plans.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _nothing() -> None:
