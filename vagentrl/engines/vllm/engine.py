@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import itertools
 import os
 import random
@@ -10,9 +11,10 @@ import shutil
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -197,7 +199,7 @@ class VLLMEngine(VLLMBase):
             if not self._has_workers:
                 settings.setdefault("distributed_executor_backend", EXECUTOR)
             try:
-                return LLMEngine.from_engine_args(EngineArgs(**settings))
+                llm = LLMEngine.from_engine_args(EngineArgs(**settings))
             except (ValueError, RuntimeError, TypeError, OSError) as error:
                 raise EngineError(
                     f"vLLM could not start with {settings['model']!r}: {error}. If memory ran "
@@ -205,6 +207,8 @@ class VLLMEngine(VLLMBase):
                     "data.context_length; if vLLM does not support the model, use "
                     "vagentrl.engines.TransformersEngine"
                 ) from error
+        atexit.register(_end, weakref.ref(self))
+        return llm
 
     def _sample_alone(self, request: GenerationRequest) -> dict[str, Generation]:
         """Sample one reply while no other request is in progress."""
@@ -335,6 +339,21 @@ def shield_llvmlite() -> None:
     ffi: Any = sys.modules.get("llvmlite.binding.ffi")
     if ffi is not None:
         ffi.lib._fntab.setdefault("__dict__", {})  # where it looks names up first
+
+
+def _end(engine: weakref.ref[VLLMEngine]) -> None:
+    """End an engine's vLLM before the program ends what vLLM uses.
+
+    vLLM's own handler comes after Lightning's, when there is no process group any more, and cannot
+    free memory that sleeps; each ends a program that went well with an error message.
+    """
+    found = engine()
+    if found is None:
+        return
+    with suppress(Exception):
+        if found._asleep:
+            found._llm.wake_up()
+        found._llm.engine_core.shutdown()
 
 
 @contextmanager
