@@ -80,9 +80,9 @@ def test_what_is_not_a_job_is_refused(job: dict[str, str]):
     assert "give the arguments" in submit(job).stderr
 
 
-@pytest.mark.skipif(torch.cuda.device_count() > 1, reason="it would run")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it would run")
 def test_a_machine_without_gpus_is_refused():
     script = ["bash", str(ROOT / "scripts" / "gpu_smoke.sh")]
     done = subprocess.run(script, env=environment(), capture_output=True, text=True)
     assert done.returncode == 2
-    assert "GPUs, and two are needed" in done.stderr
+    assert "torch sees no GPU" in done.stderr

@@ -1,6 +1,6 @@
 """Weights from GPUs to vLLM servers, without files, by vLLM's own weight-transfer engines.
 
-None of this has run on GPUs. The tests run vLLM's trainer side and its messages, with a
+NCCL has not run; IPC has, on one GPU. The tests run vLLM's trainer side and its messages, with a
 communicator that is not NCCL.
 """
 
