@@ -5,8 +5,8 @@ import copy
 import os
 import signal
 import sys
-import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +15,10 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from tests import toy
 from tests.engines.shipped import CONTEXT, TEXT, ask, changed, reference_engine, renderer
 from tests.engines.shipped import request_of as request_for
 from tests.engines.test_vllm_server import group_of
-from tests.rollout.test_play_ahead import Hooks
+from tests.rollout.test_play_ahead import Uneven, batch
 from vagentrl import ranks
 from vagentrl.engines import VLLMFleet
 from vagentrl.engines.base import Generation, GenerationRequest, Sampling
@@ -30,20 +29,10 @@ from vagentrl.models.load import load_model
 from vagentrl.rollout.collection import CollectionPlan
 from vagentrl.rollout.collector import Collector
 from vagentrl.rollout.draws import Draws, World
-from vagentrl.rollout.iteration import Iteration
 from vagentrl.rollout.source import EpisodeSource
 from vagentrl.rollout.workers import WorkerPool
-from vagentrl.types import Reply, StepResult
 
 EPISODES = 4
-
-
-class Dawdling(toy.Countdown):
-    """An episode of six turns, each of up to half a second."""
-
-    def step(self, reply: Reply) -> StepResult:
-        time.sleep(0.1 + 0.1 * (self.luck % 5))
-        return replace(super().step(reply), terminated=self.turns >= 6)
 
 
 def problems(engine: VLLMFleet) -> list[str | None]:
@@ -127,7 +116,7 @@ def play_ahead(engine: VLLMFleet) -> dict[str, Any]:
         return reply
 
     engine.generate = watched
-    pools = {"train": WorkerPool(Dawdling, "train")}
+    pools = {"train": WorkerPool(partial(Uneven, 6, 0.1), "train")}
     collector = Collector(engine, renderer(TEXT), pools, CONTEXT, background=True)
     greedy = Sampling(temperature=0, max_tokens=8)
     plan = CollectionPlan(4, 2, None, KeepAll(), greedy, staleness=2, seed=0)
@@ -136,11 +125,7 @@ def play_ahead(engine: VLLMFleet) -> dict[str, Any]:
     for number in range(4):
         torch.manual_seed(10 + number)
         weights.append(copy.deepcopy(changed(policy)))
-        ahead = range(number + 1, min(number + 3, 4))
-        upcoming = [Iteration(later, batch=later) for later in ahead]
-        collection = source.next(
-            Iteration(number, batch=number), policy, Hooks(), upcoming=upcoming
-        )
+        collection = batch(source, number, policy=policy, end=4)
         oldest.append(collection.report["rollout/staleness_max"])
         played += [[turn.policy_version for turn in t.turns] for t in collection.trajectories]
     source.close()

@@ -119,12 +119,18 @@ def source_of(
         pools["train"].close()
 
 
-def batch(source: EpisodeSource, number: int, hooks: Any = None) -> Collection:
-    """What an iteration of a run learns from."""
-    ahead = range(number + 1, min(number + 1 + source.plan.staleness, END))
+def batch(
+    source: EpisodeSource,
+    number: int,
+    hooks: Any = None,
+    policy: torch.nn.Module = POLICY,
+    end: int = END,
+) -> Collection:
+    """What an iteration of a run with ``end`` iterations learns from."""
+    ahead = range(number + 1, min(number + 1 + source.plan.staleness, end))
     return source.next(
         Iteration(number, batch=number),
-        POLICY,
+        policy,
         hooks or Hooks(),
         upcoming=[Iteration(later, batch=later) for later in ahead],
     )
@@ -153,11 +159,15 @@ def test_an_episode_goes_on_under_newer_weights_and_each_turn_says_by_which_it_w
 
 
 class Uneven(toy.Countdown):
-    """An episode of eight turns that take up to 4 ms."""
+    """An episode of so many turns, which all take one to five times as long as a unit."""
+
+    def __init__(self, length: int = 8, unit_s: float = 0.001) -> None:
+        super().__init__()
+        self.length, self.unit_s = length, unit_s
 
     def step(self, reply: Reply) -> StepResult:
-        time.sleep(0.001 * (self.luck % 5))
-        return replace(super().step(reply), terminated=self.turns >= 8)
+        time.sleep(self.unit_s * (1 + self.luck % 5))
+        return replace(super().step(reply), terminated=self.turns >= self.length)
 
 
 def test_weights_change_only_between_replies_and_in_the_thread_that_samples():

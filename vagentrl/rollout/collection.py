@@ -51,17 +51,17 @@ class Drawn:
         iteration: The iteration that learns from it.
         weights: Each world's share of the groups.
         episodes: This rank's episodes of the first round; none where slots are played.
-        since: When it was drawn, and what the engine had done by then.
+        since: The engine's totals when it was drawn.
     """
 
     iteration: Iteration
     weights: Mapping[str, float]
     episodes: list[Episode]
-    since: Done
+    since: Totals
 
 
-class Done(NamedTuple):
-    """What an engine has done at a moment.
+class Totals(NamedTuple):
+    """What an engine has sampled and computed by a moment.
 
     Attributes:
         at_s: The moment, from `time.perf_counter`.
@@ -74,7 +74,7 @@ class Done(NamedTuple):
     busy_s: float
 
     @classmethod
-    def of(cls, engine: Engine) -> Done:
+    def of(cls, engine: Engine) -> Totals:
         return cls(time.perf_counter(), engine.sampled_tokens, engine.busy_s)
 
 

@@ -94,11 +94,7 @@ class Collector:
         return self._run(self._coroutines(episodes, sampling, on_end, on_turn))
 
     def begin(
-        self,
-        episodes: Sequence[Episode],
-        sampling: Sampling,
-        on_end: OnEnd = lambda trajectory: None,
-        on_turn: OnTurn = lambda turn: None,
+        self, episodes: Sequence[Episode], sampling: Sampling, on_end: OnEnd, on_turn: OnTurn
     ) -> Begun:
         """Begin to play episodes in the background, as `collect` does; `finish` waits for them."""
         return self._begin(self._coroutines(episodes, sampling, on_end, on_turn))

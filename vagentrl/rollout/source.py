@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from vagentrl.devices import same_device
 from vagentrl.engines.base import Sampling
 from vagentrl.environment import seed_of
 from vagentrl.filters import select_groups
-from vagentrl.rollout.collection import Collection, CollectionPlan, Done, Drawn, RolloutHooks
-from vagentrl.rollout.collector import Begun, Collector, OnEnd
+from vagentrl.rollout.collection import Collection, CollectionPlan, Drawn, RolloutHooks, Totals
+from vagentrl.rollout.collector import Begun, Collector
 from vagentrl.rollout.continuations import continue_episodes
 from vagentrl.rollout.draws import Draws
-from vagentrl.rollout.episodes import EnvironmentSlot, Episode, OnTurn
+from vagentrl.rollout.episodes import EnvironmentSlot, Episode
 from vagentrl.rollout.report import episode_report, staleness_report
 from vagentrl.rollout.seeds import mix
 from vagentrl.types import Trajectory
@@ -59,7 +59,7 @@ class EpisodeSource:
         self._engine = collector.engine
         self._evaluated: int | None = None  # version of the weights of the evaluation in progress
         self._ahead: dict[int, Future[Collection]] = {}  # by the batch
-        self._until = Done.of(self._engine)  # the end of the last collection
+        self._last_totals = Totals.of(self._engine)  # at the end of the last collection
         self._line: ranks.Line | None = None  # for the thread that collects ahead
         self._background = ThreadPoolExecutor(1, "collect")
         slots = 0 if plan.turns is None else plan.groups * plan.group_size
@@ -117,7 +117,9 @@ class EpisodeSource:
             begun: The episodes of the first round, if they are being played already.
         """
         plan, engine, iteration = self.plan, self._engine, drawn.iteration
-        since = max(drawn.since, self._until)  # iterations that are in play at once share the time
+        since = max(
+            drawn.since, self._last_totals
+        )  # iterations that are in play at once share the time
         wanted = iteration.batches * plan.groups
         everything: list[Trajectory] = []
         kept: list[list[Trajectory]] = []
@@ -140,7 +142,7 @@ class EpisodeSource:
         learned, continued = [member for group in kept for member in group], {}
         if plan.continuations is not None:
             learned, continued = self._continue(learned, plan.continuations, iteration, hooks)
-        self._until = until = Done.of(engine)
+        self._last_totals = until = Totals.of(engine)
         wall, busy = until.at_s - since.at_s, until.busy_s - since.busy_s
         sampled = {SAMPLED: float(until.tokens - since.tokens)}
         counts = ranks.sum_counts(sampled | engine.counts())
@@ -166,7 +168,7 @@ class EpisodeSource:
         } | {batch: state}
         groups = iteration.batches * self.plan.groups
         episodes = [] if self.slots else self._training_episodes(batch, 0, groups)
-        return Drawn(iteration, self.draws.weights(batch), episodes, Done.of(self._engine))
+        return Drawn(iteration, self.draws.weights(batch), episodes, Totals.of(self._engine))
 
     def _begin(self, iteration: Iteration, hooks: RolloutHooks) -> None:
         """Play an iteration's episodes in the background."""
@@ -219,7 +221,8 @@ class EpisodeSource:
         if begun is not None:
             trajectories = self.collector.finish(begun)
         else:
-            trajectories = self._play(hooks, play, self.plan.sampling)
+            on_turn = partial(hooks.on_turn_end, training=True)
+            trajectories = play(self.plan.sampling, hooks.on_episode_end, on_turn)
         failed = _of_all_ranks([t for t in trajectories if t.error is not None])
         played = hooks.on_trajectories([t for t in trajectories if t.error is None])
         played = _of_all_ranks(played)
@@ -266,7 +269,8 @@ class EpisodeSource:
         if self._evaluated != version:
             self._sync(policy, version)
             self._evaluated = version
-        trajectories = self._play(hooks, play, sampling, training=False)
+        on_turn = partial(hooks.on_turn_end, training=False)
+        trajectories = play(sampling, hooks.on_episode_end, on_turn)
         report: dict[str, float] = {}
         trajectories = _of_all_ranks(hooks.on_evaluation(trajectories, report))
         failed = [t for t in trajectories if t.error is not None]
@@ -366,17 +370,6 @@ class EpisodeSource:
         else:
             change()
         return time.perf_counter() - started
-
-    def _play(
-        self,
-        hooks: RolloutHooks,
-        play: Callable[[Sampling, OnEnd, OnTurn], list[Trajectory]],
-        sampling: Sampling,
-        *,
-        training: bool = True,
-    ) -> list[Trajectory]:
-        on_turn = partial(hooks.on_turn_end, training=training)
-        return play(sampling, hooks.on_episode_end, on_turn)
 
 
 def _report_of_worlds(
