@@ -231,6 +231,22 @@ def test_a_clone_reads_shared_prompts_once_and_its_folder_is_that_of_any_model(
 
 
 @pytest.mark.usefixtures("scored")
+def test_a_clone_may_go_on_from_a_model(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    make([Stage(0.1, steps=4)], "first")
+    monkeypatch.setattr(command, "clone", lambda *arguments: None)  # so the weights stay
+    stages = [Stage(0.1, steps=4)]
+    command.warmstart(LAKE, (), stages, "second", start="first", eval_episodes=2)
+    before, after = (load_model(name).state_dict() for name in ("first", "second"))
+    assert before.keys() == after.keys()
+    assert all(after[name].equal(weight) for name, weight in before.items())
+    first, second = (Path(name, "tokenizer.json").read_text() for name in ("first", "second"))
+    assert first == second
+    assert "from `first`" in Path("second/README.md").read_text()
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        command.warmstart(LAKE, (), stages, "third", SMALL, start="first")
+
+
+@pytest.mark.usefixtures("scored")
 def test_progress_counts_optimizer_steps(run_dir: Path, capfd: pytest.CaptureFixture[str]):
     make([Stage(0.1, steps=4, batch_size=8)])  # in 8 forward passes of 4 episodes
     printed = capfd.readouterr().err

@@ -107,21 +107,26 @@ def _check_target(target: Path, overwrite: bool) -> None:
         )
 
 
+def write_processors(renderer: Renderer, model: str, folder: Path) -> None:
+    """Write a model's tokenizer, and its image processor if it reads images, to a folder."""
+    renderer.tokenizer.save_pretrained(folder)
+    if renderer.images is not None:
+        renderer.images.processor.save_pretrained(folder)  # pyright: ignore
+        for name in PROCESSOR_FILES:
+            file = cached_file(
+                checkpoint_path(model), name, _raise_exceptions_for_missing_entries=False
+            )
+            if file is not None:
+                shutil.copy(file, folder / name)
+
+
 def _write(parts: _Parts, folder: Path, dtype: str | None) -> None:
     source, renderer = parts.source, parts.renderer
     if parts.adapter_alone:
         _write_adapter(source, folder, dtype)
     else:
         _write_model(parts, folder, dtype)
-    renderer.tokenizer.save_pretrained(folder)
-    if renderer.images is not None:
-        renderer.images.processor.save_pretrained(folder)  # pyright: ignore
-        for name in PROCESSOR_FILES:
-            file = cached_file(
-                checkpoint_path(source.name), name, _raise_exceptions_for_missing_entries=False
-            )
-            if file is not None:
-                shutil.copy(file, folder / name)
+    write_processors(renderer, source.name, folder)
     if source.record is not None:
         record = source.record if parts.adapter_alone else replace(source.record, lora=None)
         (folder / RECORD_FILE).write_text(json.dumps(record.as_plain(), indent=2) + "\n")

@@ -18,9 +18,11 @@ from vagentrl.cli.warmstart.evaluation import evaluate, success_in_training
 from vagentrl.contexts import Context, FullHistory
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError
+from vagentrl.models.load import checkpoint_path, context_length, load_model
 from vagentrl.models.packing import allow_packing
 from vagentrl.models.tiny import TinyModel, save_new_model
 from vagentrl.noise import silence_noise
+from vagentrl.policy.export import write_processors
 from vagentrl.rollout.policy_record import Part
 from vagentrl.rollout.renderer import Renderer
 
@@ -40,8 +42,11 @@ def warmstart(
     eval_episodes: int = 512,
     seed: int = 1,
     overwrite: bool = False,
+    start: str | None = None,
 ) -> None:
     """Build a tiny model from nothing: tokenizer, random weights, behaviour cloning.
+
+    Or clone with a model that is there already, such as one that knows another format.
 
     Args:
         env: The environment whose oracle is cloned.
@@ -58,19 +63,31 @@ def warmstart(
         eval_episodes: Held-out episodes to score it on, for its card.
         seed: Decides everything; the same machine and versions give the same weights.
         overwrite: Replace a model that is in ``output`` already.
+        start: A model to go on from, in place of a new one: a folder, or the name of one that
+            ships.
     """
+    if start is not None and model != TinyModel():
+        raise ConfigError(
+            f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
+            "leave one of them out"
+        )
     with _complete_or_not_there(Path(output), overwrite) as folder:
         seed_everything(seed)
-        texts = demonstrated_texts(
-            env(), Demonstrator(stages[0].noise, actions), tokenizer_episodes
-        )
-        policy = save_new_model(model, texts, folder)
+        if start is None:
+            demonstrator = Demonstrator(stages[0].noise, actions)
+            texts = demonstrated_texts(env(), demonstrator, tokenizer_episodes)
+            policy = save_new_model(model, texts, folder)
+        else:
+            policy = load_model(start)
+            policy.save_pretrained(folder)
+            write_processors(Renderer.from_pretrained(checkpoint_path(start)), start, folder)
         allow_packing(policy)  # demonstrations share their system prompt, which is then read once
+        length = context_length(policy.config)
         renderer = Renderer.from_pretrained(folder)
         renderer.self_test()
         for number, stage in enumerate(stages):
             demonstrator = Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys)
-            played = (micro_batch_size, context, model.context_length, seed + number, stage.turns)
+            played = (micro_batch_size, context, length, seed + number, stage.turns)
             demonstrations = Demonstrations(env, demonstrator, renderer, *played)
             for _ in range(MOST_REPEATS):
                 clone(policy, demonstrations, stage, f"stage {number + 1}/{len(stages)}")
@@ -80,10 +97,11 @@ def warmstart(
     # The model is in its place: what goes wrong from here on does not cost the cloning.
     seeds = [seed_of("validation", index) for index in range(eval_episodes)]
     scores = evaluate(env, Path(output), seeds, context)
-    settings = {"model": model, "tokenizer_episodes": tokenizer_episodes, "seed": seed}
+    new = {"model": model, "tokenizer_episodes": tokenizer_episodes}
+    settings = (new if start is None else {"start": start}) | {"seed": seed}
     settings["context"] = Part.of(context)
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
-    card = model_card(Path(output).name, policy.num_parameters(), settings, scores)
+    card = model_card(Path(output).name, policy.num_parameters(), settings, scores, start)
     (Path(output) / "README.md").write_text(card)
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
 
