@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lightning import seed_everything
 
@@ -97,9 +98,10 @@ def warmstart(
     # The model is in its place: what goes wrong from here on does not cost the cloning.
     seeds = [seed_of("validation", index) for index in range(eval_episodes)]
     scores = evaluate(env, Path(output), seeds, context)
-    new = {"model": model, "tokenizer_episodes": tokenizer_episodes}
-    settings = (new if start is None else {"start": start}) | {"seed": seed}
-    settings["context"] = Part.of(context)
+    settings: dict[str, Any] = {"start": start}
+    if start is None:
+        settings = {"model": model, "tokenizer_episodes": tokenizer_episodes}
+    settings |= {"seed": seed, "context": Part.of(context)}
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
     card = model_card(Path(output).name, policy.num_parameters(), settings, scores, start)
     (Path(output) / "README.md").write_text(card)
