@@ -27,6 +27,7 @@ from lightning import LightningModule, Trainer
 
 from vagentrl.cli.main import main as vagentrl
 from vagentrl.cli.memory import GIB, Shards, memory_plan, totals
+from vagentrl.datamodule import RolloutDataModule
 from vagentrl.models.tiny import TinyModel, build_image_processor, build_model, build_tokenizer
 from vagentrl.modules.agent import AgentModule
 from vagentrl.modules.callback import AgentCallback
@@ -91,7 +92,8 @@ class Stages(AgentCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         agent: AgentModule = pl_module  # pyright: ignore
         device_bytes = torch.cuda.mem_get_info()[1] if self._on_gpu else None
-        plan = memory_plan(agent, rollouts_of(trainer), Shards(), device_bytes)
+        data: RolloutDataModule = trainer.datamodule  # pyright: ignore
+        plan = memory_plan(agent, data, Shards(), device_bytes)
         SEEN.reckoned = totals(plan)
         SEEN.parameters = sum(p.numel() for p in agent.actor.parameters())
         if self._on_gpu:

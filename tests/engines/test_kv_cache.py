@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -87,7 +89,7 @@ def test_attention_may_come_in_any_strides(queries: int, monkeypatch: pytest.Mon
     query = torch.randn(3, 4, queries, 16)
     key, value = torch.randn(2, 3, 2, 9, 16)
     mask = torch.ones(3, 1, queries, 9, dtype=torch.bool)
-    module = nn.Module()
+    module: Any = nn.Module()
     module.num_key_value_groups = 2
     wanted, _ = grouped_attention(module, query, key, value, mask)
     kernel = nn.functional.scaled_dot_product_attention
