@@ -31,8 +31,9 @@ SLACK = 6 << 20
 def check_memory(bench: Bench) -> Checked:
     """Play episodes, and compare memory before and after the second half of them.
 
-    With few episodes the same seeds are played again, so that a bounded cache of the environment
-    is full by then. With 500 or more, every seed is new.
+    With few episodes the same seeds are played three times, and memory is compared at the end of
+    the second time and of the third: a bounded cache of the environment then holds the same. With
+    500 or more, every seed of the second half is new.
     """
     name, environment = "memory", bench.environment
     half = max(1, bench.effort.episodes // 2)
@@ -41,11 +42,11 @@ def check_memory(bench: Bench) -> Checked:
     again = [seed_of("train", half + index) for index in range(half)] if fresh else seeds
     tracemalloc.start()  # before the caches fill: what drops out of them must be known, too
     try:
-        warm = _play(environment, bench.within_time(seeds, share=0.4))
-        again = again if fresh else again[:warm]  # only what fills the caches already
-        _play(environment, iter(again[: max(1, warm // 4)]))  # what the first repetition makes
+        warm = _play(environment, bench.within_time(seeds, share=0.35))
+        again = again if fresh else again[:warm]
+        _play(environment, iter(again[: max(1, warm // 4)] if fresh else again))
         resident, before = _resident(), _traced()
-        played = _play(environment, bench.within_time(again, share=0.5))
+        played = _play(environment, bench.within_time(again, share=0.4))
         grown = _traced() - before
     finally:
         tracemalloc.stop()
