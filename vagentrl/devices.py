@@ -20,7 +20,7 @@ def same_device() -> Callable[[], None]:
     return partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
-def plan_no_lengths() -> None:
+def avoid_cudnn_attention() -> None:
     """Leave cuDNN's attention out of torch's choice; its other kernels take any length of rows.
 
     cuDNN makes a plan for every shape that it meets. The keys grow with every sampled token, and

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vagentrl.devices import plan_no_lengths
+from vagentrl.devices import avoid_cudnn_attention
 from vagentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def load_model(
     from vagentrl.models.lora import add_adapter
     from vagentrl.models.packing import allow_packing
 
-    plan_no_lengths()
+    avoid_cudnn_attention()
     config = load_config(model)
     _check_head(config, model)
     if meta:
