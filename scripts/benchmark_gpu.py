@@ -113,6 +113,11 @@ class Stages(AgentCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._over.set()
 
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._over.set()
+
     def _poll(self) -> None:
         while not self._over.wait(0.01):
             free, total = torch.cuda.mem_get_info()

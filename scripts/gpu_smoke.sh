@@ -106,9 +106,11 @@ runs() {
         fit "$label vLLM two GPUs" "$config" "$policy" --trainer.devices 2 --trainer.strategy ddp \
             "${vllm[@]}"
     fi
-    # Weights change while episodes are in play, in the thread that samples.
+    # Weights change while episodes are in play, in the thread that samples. From here on vLLM
+    # compiles no graphs, because it starts sooner without.
     fit "$label vLLM two ahead" "$config" "$policy" --trainer.devices "$both" \
-        --trainer.strategy ddp "${vllm[@]}" --trainer.max_epochs 4 --data.staleness 2 \
+        --trainer.strategy ddp "${vllm[@]}" --data.engine.enforce_eager=true \
+        --trainer.max_epochs 4 --data.staleness 2 \
         --model.optimizer.actor_lr 1e-6 --model.policy_loss.importance=TruncatedImportance
     for transfer in files ipc nccl; do
         gpu=$last
@@ -119,8 +121,8 @@ runs() {
         fi
         fit "$label vLLM fleet $transfer" "$config" "$policy" --trainer.devices 1 \
             --data.engine=VLLMFleet --data.engine.servers=1 --data.engine.devices="['$gpu']" \
-            --data.engine.options="{gpu_memory_utilization: 0.05}" --data.engine.kv_cache_gb=1 \
-            --data.engine.transfer="$transfer"
+            --data.engine.options="{gpu_memory_utilization: 0.05, enforce_eager: true}" \
+            --data.engine.kv_cache_gb=1 --data.engine.transfer="$transfer"
     done
 }
 
