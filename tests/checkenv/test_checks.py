@@ -97,6 +97,10 @@ def test_a_mistake_is_found(kind: type[Environment], check: Check, name: str, se
     assert found[name].advice
 
 
+def test_a_bounded_cache_is_no_leak_whatever_is_in_it():
+    assert failures(toys.KeepsTheLatest, check_memory) == {}
+
+
 def test_an_episode_that_never_ends_is_an_error_of_the_environment():
     with pytest.raises(EnvError, match="not ended after 20000 turns"):
         check_contract(bench(toys.Endless))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any, ClassVar
 
 import numpy as np
@@ -288,6 +289,18 @@ class RemembersPictures(Corridor):
     def _start(self, seed: int, transition_seed: int) -> None:
         super()._start(seed, transition_seed)
         self.played.append(Image.linear_gradient("L").resize((600, 600)).convert("RGB"))
+
+
+class KeepsTheLatest(Corridor):
+    """A bounded cache whose entries differ in size: the later a seed came first, the larger."""
+
+    known: ClassVar[dict[int, int]] = {}
+    latest: ClassVar[deque[bytes]] = deque(maxlen=4)
+
+    def _start(self, seed: int, transition_seed: int) -> None:
+        super()._start(seed, transition_seed)
+        number = self.known.setdefault(seed, len(self.known))
+        self.latest.append(bytes(100_000 * number))
 
 
 class LeavesAThread(Corridor):
