@@ -35,7 +35,8 @@ RECIPE = "configs/four_worlds.yaml"
 WORLDS = {"sokoban": "boxes", "navigation": "room"}
 """What the recipe calls them."""
 STAGE = {"noise": 0.5, "steps": 300, "lr": 1e-3, "batch_size": 32, "turns": 2}
-"""Of cloning: the demonstrator errs often, so there is something left to learn."""
+"""Of cloning: the demonstrator errs often, so there is something left to learn. So few steps teach
+formats other than `Grounding` badly (docs/world_model_reward.md); a fair comparison needs more."""
 CHANGES = {
     "trainer.max_epochs": 16,
     "trainer.check_val_every_n_epoch": 4,
