@@ -46,11 +46,6 @@ CHANGES = {
     "data.sampling.max_tokens": 128,
 }
 """Of the recipe: one world's share of a batch, and room for two claims."""
-KL = {
-    "class_path": "vagentrl.callbacks.KLControl",
-    "init_args": {"coefficient": 0.005, "place": "loss", "estimator": "k3"},
-}
-WARMUP = {"class_path": "vagentrl.callbacks.CriticWarmup"}
 JUDGED = {
     "class_path": "vagentrl.callbacks.WorldModelReward",
     "init_args": {
@@ -100,14 +95,18 @@ def env_of(recipe: dict[str, Any], world: str) -> dict[str, Any]:
     return recipe["data"]["env"]["init_args"]["worlds"][WORLDS[world]]
 
 
-def settings_of(arm: str, env: dict[str, Any], policy: Path) -> list[str]:
+def settings_of(arm: str, recipe: dict[str, Any], world: str, policy: Path) -> list[str]:
     """What a run changes of the recipe."""
     name, _, rewarded = arm.partition(", ")
-    callbacks = [KL, WARMUP, JUDGED] if rewarded else [KL, WARMUP]
+    callbacks = [
+        callback
+        for callback in recipe["trainer"]["callbacks"]
+        if not callback["class_path"].endswith("ModelCheckpoint")
+    ]
     own = {
         "model.policy": str(policy),
-        "data.env": in_format(env, name),
-        "trainer.callbacks": callbacks,
+        "data.env": in_format(env_of(recipe, world), name),
+        "trainer.callbacks": [*callbacks, JUDGED] if rewarded else callbacks,
     }
     return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
@@ -125,14 +124,14 @@ def main() -> None:
     recipe = yaml.safe_load((ROOT / RECIPE).read_text())
     policy = ROOT / "runs/formats/model"
     clone(recipe, policy)
-    env, folder = env_of(recipe, arguments.world), ROOT / "runs/formats" / arguments.world
+    folder = ROOT / "runs/formats" / arguments.world
     arms = [*FORMATS, REWARDED]
     wanted = [
         Run(
             folder / folder_name(arm) / f"seed_{seed}",
             RECIPE,
             seed,
-            [*settings_of(arm, env, policy), *others],
+            [*settings_of(arm, recipe, arguments.world, policy), *others],
         )
         for seed in range(1, arguments.seeds + 1)
         for arm in arms

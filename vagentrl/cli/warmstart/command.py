@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning import seed_everything
 
@@ -26,6 +26,9 @@ from vagentrl.noise import silence_noise
 from vagentrl.policy.export import write_processors
 from vagentrl.rollout.policy_record import Part
 from vagentrl.rollout.renderer import Renderer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MOST_REPEATS = 10
 """Of a stage that is repeated until the model errs enough."""
@@ -70,7 +73,7 @@ def warmstart(
     if start is not None and model != TinyModel():
         raise ConfigError(
             f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
-            "leave one of them out"
+            "leave one of them out (model is often in the file that --config names)"
         )
     with _complete_or_not_there(Path(output), overwrite) as folder:
         seed_everything(seed)
@@ -79,9 +82,7 @@ def warmstart(
             texts = demonstrated_texts(env(), demonstrator, tokenizer_episodes)
             policy = save_new_model(model, texts, folder)
         else:
-            policy = load_model(start)
-            policy.save_pretrained(folder)
-            write_processors(Renderer.from_pretrained(checkpoint_path(start)), start, folder)
+            policy = _save_copy(start, folder)
         allow_packing(policy)  # demonstrations share their system prompt, which is then read once
         length = context_length(policy.config)
         renderer = Renderer.from_pretrained(folder)
@@ -106,6 +107,14 @@ def warmstart(
     card = model_card(Path(output).name, policy.num_parameters(), settings, scores, start)
     (Path(output) / "README.md").write_text(card)
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def _save_copy(model: str, folder: Path) -> PreTrainedModel:
+    """Write a model, its tokenizer and its image processor to a folder; returns the model."""
+    policy = load_model(model)
+    policy.save_pretrained(folder)
+    write_processors(Renderer.from_pretrained(checkpoint_path(model)), model, folder)
+    return policy
 
 
 @contextmanager
