@@ -2,17 +2,20 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from vagentrl.cli.main import main
 from vagentrl.cli.warmstart import Demonstrator, Stage, command, demonstrate, perception
+from vagentrl.cli.warmstart.cloning import Demonstrations
 from vagentrl.cli.warmstart.demonstrator import to_trajectory
 from vagentrl.contexts import Context, FullHistory, Window
 from vagentrl.environment import Environment
@@ -201,9 +204,7 @@ def test_a_stage_is_repeated_until_the_model_errs_enough(
     success = iter([0.6, 0.5, 0.3])
     seeds: list[list[int]] = []
 
-    def clone(
-        policy: object, demonstrations: Iterable[RolloutBatch], stage: Stage, name: str
-    ) -> None:
+    def clone(policy: object, demonstrations: Iterable[RolloutBatch], *others: object) -> None:
         batch = next(iter(demonstrations))
         seeds.append(batch.input_ids.sum(-1).tolist())
 
@@ -301,6 +302,47 @@ def test_the_help_is_the_commands_own(capsys: pytest.CaptureFixture[str]):
     assert printed.startswith("usage: vagentrl warmstart [--KEY VALUE ...]\n")
     assert "Build a tiny model from nothing" in printed
     assert "Lightning" not in printed
+
+
+def test_demonstrations_are_played_by_workers_who_each_play_others(run_dir: Path):
+    make([Stage(0.1, steps=4)])
+    renderer = Renderer.from_pretrained("model")
+    demonstrations = Demonstrations(
+        LAKE, Demonstrator(0.5, ()), renderer, 2, FullHistory(), 512, seed=1
+    )
+
+    def play() -> list[tuple[int, ...]]:
+        loader = DataLoader(
+            demonstrations, batch_size=None, num_workers=2, multiprocessing_context="spawn"
+        )
+        return [tuple(row) for batch in islice(loader, 4) for row in batch.input_ids.tolist()]
+
+    torch.manual_seed(3)
+    first, repeated = play(), play()
+    assert len({*first, *repeated}) == 16  # two batches of each worker, of two episodes each
+    torch.manual_seed(3)
+    assert play() == first
+
+
+@pytest.mark.usefixtures("scored")
+def test_a_clone_with_workers_learns(run_dir: Path, capfd: pytest.CaptureFixture[str]):
+    stages = [Stage(0.1, steps=4, batch_size=4)]
+    command.warmstart(
+        LAKE, (), stages, "model", SMALL, tokenizer_episodes=5, eval_episodes=2, workers=1
+    )
+    assert Path("model/model.safetensors").is_file()
+    assert "4/4" in capfd.readouterr().err
+
+
+def test_bad_machines_are_refused_before_work_begins(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="finds no CUDA device here; use auto"):
+        command.warmstart(LAKE, (), [Stage(0.1, steps=4)], "model", SMALL, accelerator="gpu")
+    with pytest.raises(ConfigError, match="workers is -1"):
+        command.warmstart(LAKE, (), [Stage(0.1, steps=4)], "model", SMALL, workers=-1)
+    assert not list(Path().iterdir())
 
 
 def test_a_stage_too_short_for_its_cycle_is_refused():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer
 
@@ -98,6 +98,14 @@ class Renderer:
         self.end_of_turn = end
         ends = (end, *end_ids, tokenizer.eos_token_id)
         self.stop_ids = frozenset(id for id in ends if isinstance(id, int))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy in another process starts with: everything but the remembered texts."""
+        return {name: part for name, part in self.__dict__.items() if name != "encode_text"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.encode_text = lru_cache(maxsize=4096)(self._encode_anew)
 
     @classmethod
     def from_pretrained(cls, model: str | Path) -> Renderer:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from tqdm import tqdm
 
 from vagentrl.cli.warmstart.demonstrator import Demonstrator, demonstrate, to_trajectory
@@ -71,7 +71,7 @@ class Stage:
 
 
 class Demonstrations(IterableDataset[RolloutBatch]):
-    """Endless batches of fresh demonstrations."""
+    """Endless batches of fresh demonstrations; each worker of a data loader plays others."""
 
     def __init__(
         self,
@@ -95,6 +95,10 @@ class Demonstrations(IterableDataset[RolloutBatch]):
 
     def __iter__(self) -> Iterator[RolloutBatch]:
         environment = self.factory()
+        worker = get_worker_info()
+        # A worker has a copy of `self.seeds`; its own seed differs from the others' and, in a
+        # repeated stage, from the last.
+        seeds = self.seeds if worker is None else np.random.default_rng(worker.seed)
         while True:
             batch = [
                 to_trajectory(
@@ -105,7 +109,7 @@ class Demonstrations(IterableDataset[RolloutBatch]):
                     self.context,
                     self.context_length,
                 )
-                for seed in self.seeds.integers(2**60, size=self.batch_size)
+                for seed in seeds.integers(2**60, size=self.batch_size)
             ]
             yield collate(batch, self.renderer, temperature=1.0)
 
@@ -173,7 +177,12 @@ class StepProgress(Callback):
 
 
 def clone(
-    policy: PreTrainedModel, demonstrations: Demonstrations, stage: Stage, name: str = "clone"
+    policy: PreTrainedModel,
+    demonstrations: Demonstrations,
+    stage: Stage,
+    name: str = "clone",
+    accelerator: str = "cpu",
+    workers: int = 0,
 ) -> None:
     """Train the policy on fresh demonstrations for one stage.
 
@@ -182,10 +191,13 @@ def clone(
         demonstrations: What to clone.
         stage: For how long, and how fast.
         name: What the progress bar calls it.
+        accelerator: Lightning's name of what the model learns on.
+        workers: Processes that play demonstrations ahead; 0 to play them in this one.
     """
     accumulate = max(1, stage.batch_size // demonstrations.batch_size)
     trainer = Trainer(
-        accelerator="cpu",
+        accelerator=accelerator,
+        devices=1,
         max_epochs=1,
         limit_train_batches=stage.steps * accumulate,
         accumulate_grad_batches=accumulate,
@@ -195,4 +207,11 @@ def clone(
         **QUIET,
     )
     module = CloneModule(policy, demonstrations.renderer, stage.lr, stage.steps)
-    trainer.fit(module, DataLoader(demonstrations, batch_size=None))
+    loader = DataLoader(
+        demonstrations,
+        batch_size=None,
+        num_workers=workers,
+        multiprocessing_context="spawn" if workers else None,  # a fork would copy held locks
+        persistent_workers=workers > 0,  # Lightning advises it, although there is one epoch
+    )
+    trainer.fit(module, loader)

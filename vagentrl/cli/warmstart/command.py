@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from lightning import seed_everything
 
 from vagentrl.cli.parser import run_function
@@ -47,6 +48,8 @@ def warmstart(
     seed: int = 1,
     overwrite: bool = False,
     start: str | None = None,
+    accelerator: Literal["cpu", "gpu", "auto"] = "cpu",
+    workers: int = 0,
 ) -> None:
     """Build a tiny model from nothing: tokenizer, random weights, behaviour cloning.
 
@@ -65,11 +68,18 @@ def warmstart(
         micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
         tokenizer_episodes: Demonstrations that the tokenizer is trained on.
         eval_episodes: Held-out episodes to score it on, for its card.
-        seed: Decides everything; the same machine and versions give the same weights.
+        seed: Decides everything; the same machine, versions and `workers` give the same weights.
         overwrite: Replace a model that is in ``output`` already.
         start: A model to go on from, in place of a new one: a folder, or the name of one that
             ships.
+        accelerator: Where the model learns; `auto` takes a GPU where there is one.
+        workers: Processes that play demonstrations ahead, one core each; with 0 the model waits
+            for them. A GPU learns faster than one process plays.
     """
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise ConfigError("accelerator is gpu, but torch finds no CUDA device here; use auto")
+    if workers < 0:
+        raise ConfigError(f"workers is {workers}; it is a number of processes, or 0 for none")
     if start is not None and model != TinyModel():
         raise ConfigError(
             f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
@@ -92,7 +102,8 @@ def warmstart(
             played = (micro_batch_size, context, length, seed + number, stage.turns)
             demonstrations = Demonstrations(env, demonstrator, renderer, *played)
             for _ in range(MOST_REPEATS):
-                clone(policy, demonstrations, stage, f"stage {number + 1}/{len(stages)}")
+                name = f"stage {number + 1}/{len(stages)}"
+                clone(policy, demonstrations, stage, name, accelerator, workers)
                 policy.save_pretrained(folder)
                 if stage.until is None or success_in_training(env, folder, context) <= stage.until:
                     break
