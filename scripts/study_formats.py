@@ -36,7 +36,7 @@ WORLDS = {"sokoban": "boxes", "navigation": "room"}
 """What the recipe calls them."""
 STAGE = {"noise": 0.5, "steps": 3000, "lr": 1e-3, "batch_size": 32, "turns": 2}
 """Of cloning: the demonstrator errs often, so there is something left to learn. The start model has
-cloned `Grounding` for 6,400 steps; with few steps here it would answer badly in the other formats."""
+cloned `Grounding` for 6,400 steps; after few steps here it would be bad at the other formats."""
 CHANGES = {
     "trainer.max_epochs": 12,
     "trainer.check_val_every_n_epoch": 4,

@@ -331,6 +331,7 @@ def test_a_clone_with_workers_learns(run_dir: Path, capfd: pytest.CaptureFixture
         LAKE, (), stages, "model", SMALL, tokenizer_episodes=5, eval_episodes=2, workers=1
     )
     assert Path("model/model.safetensors").is_file()
+    assert "| workers | `1` |" in Path("model/README.md").read_text()
     assert "4/4" in capfd.readouterr().err
 
 

@@ -32,6 +32,7 @@ SHIPPED = {
     "tiny-three-worlds-text": "three_worlds_text",
     "tiny-frozen-lake-vlm": "frozen_lake_vlm",
     "tiny-navigation-vlm": "navigation_vlm",
+    "tiny-babyai-vlm": "babyai_vlm",
     "tiny-four-worlds-vlm": "four_worlds_vlm",
 }
 """Folders in `tiny` of the models that ship with vagentrl, by name."""

@@ -113,7 +113,8 @@ def warmstart(
     settings: dict[str, Any] = {"start": start}
     if start is None:
         settings = {"model": model, "tokenizer_episodes": tokenizer_episodes}
-    settings |= {"seed": seed, "context": Part.of(context)}
+    settings |= {"seed": seed, "accelerator": accelerator, "workers": workers}
+    settings["context"] = Part.of(context)
     settings |= {f"stage {number}": stage for number, stage in enumerate(stages, 1)}
     card = model_card(Path(output).name, policy.num_parameters(), settings, scores, start)
     (Path(output) / "README.md").write_text(card)
