@@ -157,7 +157,7 @@ def main() -> None:
         print("| " + " | ".join(cells) + " |")
         draw(axes, arm, runs, f"C{number}")
     if arguments.figure is not None:
-        finish(axes, "lower right", ylabel="held-out success (T = 0.5)")
+        finish(axes, ylabel="held-out success (T = 0.5)")
         save(figure, arguments.figure)
 
 
