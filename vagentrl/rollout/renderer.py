@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -73,7 +73,6 @@ class Renderer:
         self.banned_ids = frozenset(plumbing).union(range(len(tokenizer), vocabulary_size))
         self._control = {added[id].content: id for id in special | plumbing}
         self._backend = _backend_without(tokenizer, set(self._control.values()))
-        self.encode_text = lru_cache(maxsize=4096)(self._encode_anew)
         self.tokenizer = tokenizer
         self.images = images
 
@@ -99,13 +98,14 @@ class Renderer:
         ends = (end, *end_ids, tokenizer.eos_token_id)
         self.stop_ids = frozenset(id for id in ends if isinstance(id, int))
 
+    @cached_property
+    def encode_text(self) -> Callable[[str], tuple[int, ...]]:
+        """Encodes a text that holds no control token, and remembers what it has encoded."""
+        return lru_cache(maxsize=4096)(self._encode_anew)
+
     def __getstate__(self) -> dict[str, Any]:
         """What a copy in another process starts with: everything but the remembered texts."""
         return {name: part for name, part in self.__dict__.items() if name != "encode_text"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.encode_text = lru_cache(maxsize=4096)(self._encode_anew)
 
     @classmethod
     def from_pretrained(cls, model: str | Path) -> Renderer:
