@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +33,14 @@ def renderer(request: pytest.FixtureRequest) -> Renderer:
 @pytest.fixture
 def qwen_vl() -> Renderer:
     return FAMILIES["qwen_vl"]
+
+
+def test_a_copy_for_another_process_encodes_alike_and_remembers_anew(renderer: Renderer):
+    ids = renderer.encode_text("Up")
+    copy = pickle.loads(pickle.dumps(renderer))
+    assert copy.encode_text("Up") == ids
+    assert copy.encode_text.cache_info().misses == 1
+    assert copy.first("Play.", Observation("Go.")) == renderer.first("Play.", Observation("Go."))
 
 
 def template_ids(renderer: Renderer, messages: list, rooms: list[int]) -> list[int]:
