@@ -335,6 +335,24 @@ def test_a_clone_with_workers_learns(run_dir: Path, capfd: pytest.CaptureFixture
     assert "4/4" in capfd.readouterr().err
 
 
+def test_all_environments_are_closed(run_dir: Path):
+    opened: list[Environment] = []
+    closed: list[Environment] = []
+
+    class Door(FrozenLake):
+        def close(self) -> None:
+            closed.append(self)
+
+    def lake() -> Environment:
+        opened.append(Door(map="4x4", observation="text", turn_limit=8, format=NoThink()))
+        return opened[-1]
+
+    stages = [Stage(0.1, steps=4, batch_size=4), Stage(0.5, steps=4, batch_size=4)]
+    command.warmstart(lake, (), stages, "model", SMALL, tokenizer_episodes=5, eval_episodes=2)
+    assert len(opened) >= 4  # the tokenizer's, each stage's, and those of the score
+    assert sorted(map(id, closed)) == sorted(map(id, opened))
+
+
 def test_bad_machines_are_refused_before_work_begins(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ):

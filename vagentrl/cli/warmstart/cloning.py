@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,24 +95,24 @@ class Demonstrations(IterableDataset[RolloutBatch]):
         self.turns = turns
 
     def __iter__(self) -> Iterator[RolloutBatch]:
-        environment = self.factory()
         worker = get_worker_info()
         # A worker has a copy of `self.seeds`; its own seed differs from the others' and, in a
         # repeated stage, from the last.
         seeds = self.seeds if worker is None else np.random.default_rng(worker.seed)
-        while True:
-            batch = [
-                to_trajectory(
-                    demonstrate(
-                        environment, self.demonstrator, seed_of("train", int(seed)), self.turns
-                    ),
-                    self.renderer,
-                    self.context,
-                    self.context_length,
-                )
-                for seed in seeds.integers(2**60, size=self.batch_size)
-            ]
-            yield collate(batch, self.renderer, temperature=1.0)
+        with closing(self.factory()) as environment:  # when the loader lets go of this generator
+            while True:
+                batch = [
+                    to_trajectory(
+                        demonstrate(
+                            environment, self.demonstrator, seed_of("train", int(seed)), self.turns
+                        ),
+                        self.renderer,
+                        self.context,
+                        self.context_length,
+                    )
+                    for seed in seeds.integers(2**60, size=self.batch_size)
+                ]
+                yield collate(batch, self.renderer, temperature=1.0)
 
 
 class CloneModule(LightningModule):

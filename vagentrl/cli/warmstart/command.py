@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,8 +89,9 @@ def warmstart(
         seed_everything(seed)
         if start is None:
             demonstrator = Demonstrator(stages[0].noise, actions)
-            texts = demonstrated_texts(env(), demonstrator, tokenizer_episodes)
-            policy = save_new_model(model, texts, folder)
+            with closing(env()) as environment:
+                texts = demonstrated_texts(environment, demonstrator, tokenizer_episodes)
+                policy = save_new_model(model, texts, folder)
         else:
             policy = _save_copy(start, folder)
         allow_packing(policy)  # demonstrations share their system prompt, which is then read once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from lightning import Trainer
@@ -52,7 +53,8 @@ def evaluate(
     wanted = (
         "success_rate", "success_rate_low", "success_rate_high", "turns", "malformed_replies"
     )  # fmt: skip
-    seen = perception(env(), data.evaluated[TRAIN])
+    with closing(env()) as environment:
+        seen = perception(environment, data.evaluated[TRAIN])
     return {name: metrics[name] for name in wanted} | ({} if seen is None else {"perception": seen})
 
 
