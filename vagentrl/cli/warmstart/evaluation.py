@@ -26,7 +26,13 @@ class _OnSeeds(RolloutDataModule):
     def __init__(
         self, env: Callable[[], Environment], seeds: Sequence[int], context: Context
     ) -> None:
-        super().__init__(lambda: env(), context=context)  # a mixture too is one environment here
+        super().__init__(
+            lambda: env(),  # a mixture too is one environment here
+            context=context,
+            # All episodes are reset at once, which a busy core may need minutes for; that they do
+            # not hang, thousands of demonstrations have shown.
+            timeout_s=600.0,
+        )
         self.seeds = tuple(seeds)
 
     def val_dataloader(self) -> DataLoader:
