@@ -144,7 +144,7 @@ class RolloutDataModule(Rollouts):
         self.passes = passes
         self.val_episodes = val_episodes
         check_kind("data.sampling", sampling, Sampling)
-        self.val_sampling = val_sampling or replace(sampling, temperature=0.5)
+        self.val_sampling = val_sampling or sampling.in_evaluations()
         self.worker_kind: Literal["thread", "process"] = workers
         self.max_workers = max_workers
         self.lockstep = lockstep

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests import toy
 from tests.chat_server import says, serving
-from tests.policy.trained import trained
+from tests.policy.trained import start, trained
 from vagentrl.cli.main import main
 
 GAME = {"class_path": "tests.toy.Countdown", "init_args": {"turn_limit": 5}}
+NOTHING_BEFORE = {"class_path": "vagentrl.contexts.Window", "init_args": {"turns": 0}}
 QUICK = ["--episodes", "2", "--quiet", "--sampling", '{"max_tokens": 8}']
 
 
@@ -34,6 +36,32 @@ def test_policies_are_compared_on_the_environments_of_a_recipe(
     assert "| two | images | +0.000 | +0.000 to +0.000 | 1.0000 | 2 |" in said
     assert said.endswith((output / "report.md").read_text())
     assert len((output / "episodes.jsonl").read_text().splitlines()) == 2 * 2 * 2 * 2
+
+
+def test_a_model_that_does_not_say_how_it_was_trained_plays_as_the_recipe_says(tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+
+    def play(folder: str, **said: Any) -> list[list[dict[str, Any]]]:
+        """The turns of each episode of a model that is no checkpoint, and of a run's."""
+        path = tmp_path / f"{folder}.yaml"
+        path.write_text(yaml.safe_dump({"data": {"env": GAME, **said}}))
+        policies = [f"new={start(False)}", f"run={trained('text').checkpoint}"]
+        command = ["evaluate", *policies, "--config", str(path), "--output", str(tmp_path / folder)]
+        main([*command, "--episodes", "3", "--quiet"])
+        files = (tmp_path / folder / "trajectories").glob("*.parquet")
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        rows.sort(key=lambda row: (row["policy"], row["seed"]))
+        return [row["turns"] for row in rows]
+
+    short = {"sampling": {"max_tokens": 3}}
+    whole, window = play("whole", **short), play("window", **short, context=NOTHING_BEFORE)
+    assert [len(turns[0]["reply_ids"]) for turns in whole] == [3] * 3 + [4] * 3
+    for all_seen, last_seen in zip(whole[:3], window[:3], strict=True):
+        assert last_seen[0]["reply_ids"] == all_seen[0]["reply_ids"]
+        assert [turn["prompt_whole"] for turn in last_seen] == [True] * 5
+        assert [turn["prompt_whole"] for turn in all_seen] == [True] + [False] * 4
+    for before, after in zip(whole[3:], window[3:], strict=True):  # the run says it itself
+        assert [turn["reply_ids"] for turn in after] == [turn["reply_ids"] for turn in before]
 
 
 def test_a_config_may_name_policies_and_environments(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import load_plugins
 from vagentrl.cli.recipe_environments import spec_of, specs_of, worlds_of
+from vagentrl.contexts import Context
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
@@ -27,6 +28,8 @@ USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [
   vagentrl evaluate runs/mine --env FrozenLake --output evaluations/lake --samples 8
   vagentrl evaluate --config plan.yaml --output evaluations/api      policies and envs from a file
 """
+_TOLD = ("context", "sampling", "val_sampling")
+"""What the `data` of a recipe says of how a model is played."""
 DESCRIPTION = """
 Play policies from the same initial states, and print success rates with 95 % intervals, pass@k and
 differences. A policy is a checkpoint, a run's folder, an exported or a Hugging Face model, or one
@@ -112,6 +115,7 @@ def _read(path: str | None) -> dict[str, Any]:
 
 def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, str | Player]]:
     """The policies of the command line, and those of the config."""
+    untrained = _as_in_the_recipe(config)
     names: set[str] = set()
     for argument in settings.policies:
         name, equals, source = argument.partition("=")
@@ -119,17 +123,41 @@ def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, str 
         if not name or not source or name in names:
             raise ConfigError(f"{argument!r} is no policy with a name of its own; give NAME=POLICY")
         names.add(name)
-        yield name, _player(settings, source)
+        yield name, _player(settings, source, untrained)
     for name, policy in (config.get("policies") or {}).items():
         if name in names:
             raise ConfigError(f"two policies are named {name!r}; give each a name of its own")
-        yield name, _player(settings, policy) if isinstance(policy, str) else _made(name, policy)
+        by_name = isinstance(policy, str)
+        yield name, _player(settings, policy, untrained) if by_name else _made(name, policy)
 
 
-def _player(settings: Any, source: str) -> Player:
+def _player(settings: Any, source: str, untrained: dict[str, Any]) -> Player:
     return PolicyPlayer(
-        source, settings.sampling, settings.engine, settings.workers, settings.max_workers
+        source,
+        settings.sampling,
+        settings.engine,
+        settings.workers,
+        settings.max_workers,
+        **untrained,
     )
+
+
+def _as_in_the_recipe(config: dict[str, Any]) -> dict[str, Any]:
+    """How a recipe's own evaluations play its model, for models that do not say how to be played.
+
+    Without it, the model that a run started from would be played otherwise than the run's.
+    """
+    data = config.get("data", config)
+    if not isinstance(data, Mapping):
+        return {}  # what names no environment is refused elsewhere
+    parser = Parser(prog="data")
+    parser.add_argument("--context", type=Context | None, default=None)
+    parser.add_argument("--sampling", type=Sampling | None, default=None)
+    parser.add_argument("--val_sampling", type=Sampling | None, default=None)
+    told = [f"--{key}={json.dumps(data[key])}" for key in _TOLD if data.get(key) is not None]
+    read = parser.instantiate(parser.parse_args(told))
+    sampling = read.val_sampling or (read.sampling and read.sampling.in_evaluations())
+    return {"untrained_context": read.context, "untrained_sampling": sampling}
 
 
 def _made(name: str, spec: Any) -> Player:

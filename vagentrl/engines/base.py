@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, get_args
 
@@ -44,6 +44,10 @@ class Sampling:
             raise ConfigError(f"top_k is {self.top_k}; give 0 (keep all tokens) or a count")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; a reply needs at least 1")
+
+    def in_evaluations(self) -> Sampling:
+        """How replies are sampled in evaluations where nothing else is said: at temperature 0.5."""
+        return replace(self, temperature=0.5)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from vagentrl.chat.base import ChatModel, ChatReply
 from vagentrl.chat.pictures import picture_block
+from vagentrl.contexts import Context
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, RolloutError
@@ -19,6 +20,7 @@ from vagentrl.event_loops import run_to_the_end
 from vagentrl.modules.checks import check_least
 from vagentrl.policy import Policy, load_policy
 from vagentrl.policy.load import find_checkpoint
+from vagentrl.rollout.policy_record import Part
 from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import Beginning, Worker, WorkerPool, reset, step, traits
 from vagentrl.types import (
@@ -92,6 +94,9 @@ class PolicyPlayer(Player):
         engine: Makes what samples the replies; None for `TransformersEngine`.
         workers: Run environments in threads, or each in a process of its own.
         max_workers: Episodes that are played at once.
+        untrained_context: What a model sees of the past that was not trained here, so does not say
+            it; None for all of it.
+        untrained_sampling: How such a model's replies are sampled where `sampling` is None.
     """
 
     def __init__(
@@ -101,9 +106,13 @@ class PolicyPlayer(Player):
         engine: Callable[[], Engine] | None = None,
         workers: Literal["thread", "process"] = "thread",
         max_workers: int = 256,
+        untrained_context: Context | None = None,
+        untrained_sampling: Sampling | None = None,
     ) -> None:
         self.source = source
         self.sampling = sampling
+        self.untrained_context = untrained_context
+        self.untrained_sampling = untrained_sampling
         self.workers: Literal["thread", "process"] = workers
         self.max_workers = max_workers
         self._engine = engine
@@ -112,13 +121,23 @@ class PolicyPlayer(Player):
     def identity(self) -> str:
         found = find_checkpoint(self.source)
         sampling = self.sampling or "its own sampling"
-        return f"{found}{_stamp(Path(found))}, {sampling}"
+        named = f"{found}{_stamp(Path(found))}, {sampling}"
+        untrained = [
+            self.untrained_sampling,
+            self.untrained_context and Part.of(self.untrained_context),
+        ]
+        told = [str(each) for each in untrained if each is not None]
+        return f"{named}; untrained: {', '.join(told)}" if told else named
 
     @property
     def policy(self) -> Policy:
         if self._policy is None:
             engine = None if self._engine is None else self._engine()
-            self._policy = load_policy(self.source, engine=engine)
+            policy = load_policy(self.source, engine=engine)
+            if policy.record is None:
+                policy.context = self.untrained_context or policy.context
+                policy.sampling = self.untrained_sampling or policy.sampling
+            self._policy = policy
         return self._policy
 
     @property
