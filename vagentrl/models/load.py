@@ -29,6 +29,8 @@ SHIPPED = {
     "tiny-arithmetic-text": "arithmetic_text",
     "tiny-support-text": "support_text",
     "tiny-search-qa-text": "search_qa_text",
+    "tiny-webshop-text": "webshop_text",
+    "tiny-crafter-text": "crafter_text",
     "tiny-three-worlds-text": "three_worlds_text",
     "tiny-frozen-lake-vlm": "frozen_lake_vlm",
     "tiny-navigation-vlm": "navigation_vlm",
