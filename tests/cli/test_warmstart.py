@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vagentrl.cli.main import main
 from vagentrl.cli.warmstart import Demonstrator, Stage, cloning, command, demonstrate, perception
@@ -252,6 +252,41 @@ def test_progress_counts_optimizer_steps(run_dir: Path, capfd: pytest.CaptureFix
     make([Stage(0.1, steps=4, batch_size=8)])  # in 8 forward passes of 4 episodes
     printed = capfd.readouterr().err
     assert "stage 1/1: 100%" in printed and "4/4" in printed and "8/8" not in printed
+
+
+def test_a_step_learns_from_as_many_episodes_as_its_stage_says(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+):
+    passes: list[int] = []
+
+    class Counting(cloning.CloneModule):
+        def training_step(self, batch: RolloutBatch, batch_idx: int) -> Tensor:
+            passes.append(len(batch.group_ids))
+            return super().training_step(batch, batch_idx)
+
+    monkeypatch.setattr(cloning, "CloneModule", Counting)
+    make([Stage(0.1, steps=4, batch_size=2), Stage(0.1, steps=4, batch_size=8)])
+    assert passes == [2] * 4 + [4] * 8  # micro_batch_size is 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "micro", "said"),
+    [
+        (Stage(0.1, steps=4, batch_size=24), 16, "stage 1 has a batch_size of 24.*try 16 or 32"),
+        (Stage(0.1, steps=4), 0, "micro_batch_size is 0"),
+    ],
+)
+def test_batches_that_cannot_be_divided_are_refused(
+    run_dir: Path, stage: Stage, micro: int, said: str
+):
+    with pytest.raises(ConfigError, match=said):
+        command.warmstart(LAKE, (), [stage], "model", SMALL, micro_batch_size=micro)
+    assert not Path("model").exists()
+
+
+def test_a_stage_without_episodes_is_refused():
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        Stage(0.1, steps=4, batch_size=0)
 
 
 def test_an_interrupted_run_leaves_nothing_and_a_killed_one_no_model(

@@ -69,6 +69,8 @@ class Stage:
     def __post_init__(self) -> None:
         if self.steps < 4:
             raise ConfigError(f"steps is {self.steps}; a cycle of learning rates takes at least 4")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}; a step takes at least 1 episode")
 
 
 class Demonstrations(IterableDataset[RolloutBatch]):
@@ -195,7 +197,7 @@ def clone(
         accelerator: Lightning's name of what the model learns on.
         workers: Processes that play demonstrations ahead; 0 to play them in this one.
     """
-    accumulate = max(1, stage.batch_size // demonstrations.batch_size)
+    accumulate = stage.batch_size // demonstrations.batch_size
     trainer = Trainer(
         accelerator=accelerator,
         devices=1,

@@ -65,7 +65,8 @@ def warmstart(
         model: Shape of the model.
         context: Which earlier turns the model sees. With few of them it learns sooner, if the
             environment's observations say what there is to know.
-        micro_batch_size: Episodes in one forward and backward pass; a small one stays in cache.
+        micro_batch_size: Most episodes in one forward and backward pass; it divides the larger
+            batches of the stages. A small one stays in cache.
         tokenizer_episodes: Demonstrations that the tokenizer is trained on.
         eval_episodes: Held-out episodes to score it on, for its card.
         seed: Decides everything; the same machine, versions and `workers` give the same weights.
@@ -76,15 +77,8 @@ def warmstart(
         workers: Processes that play demonstrations ahead, one core each; with 0 the model waits
             for them. A GPU learns faster than one process plays.
     """
-    if accelerator == "gpu" and not torch.cuda.is_available():
-        raise ConfigError("accelerator is gpu, but torch finds no CUDA device here; use auto")
-    if workers < 0:
-        raise ConfigError(f"workers is {workers}; it is a number of processes, or 0 for none")
-    if start is not None and model != TinyModel():
-        raise ConfigError(
-            f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
-            "leave one of them out (model is often in the file that --config names)"
-        )
+    _refuse_what_cannot_be(model, start, accelerator, workers)
+    _check_batches(stages, micro_batch_size)
     with _complete_or_not_there(Path(output), overwrite) as folder:
         seed_everything(seed)
         if start is None:
@@ -100,7 +94,8 @@ def warmstart(
         renderer.self_test()
         for number, stage in enumerate(stages):
             demonstrator = Demonstrator(stage.noise, actions, stage.claim_noise, stage.obeys)
-            played = (micro_batch_size, context, length, seed + number, stage.turns)
+            at_once = min(micro_batch_size, stage.batch_size)
+            played = (at_once, context, length, seed + number, stage.turns)
             demonstrations = Demonstrations(env, demonstrator, renderer, *played)
             for _ in range(MOST_REPEATS):
                 name = f"stage {number + 1}/{len(stages)}"
@@ -120,6 +115,34 @@ def warmstart(
     card = model_card(Path(output).name, policy.num_parameters(), settings, scores, start)
     (Path(output) / "README.md").write_text(card)
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def _refuse_what_cannot_be(
+    model: TinyModel, start: str | None, accelerator: str, workers: int
+) -> None:
+    """Raise on settings that only fail, or mean nothing, after minutes of work."""
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise ConfigError("accelerator is gpu, but torch finds no CUDA device here; use auto")
+    if workers < 0:
+        raise ConfigError(f"workers is {workers}; it is a number of processes, or 0 for none")
+    if start is not None and model != TinyModel():
+        raise ConfigError(
+            f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
+            "leave one of them out (model is often in the file that --config names)"
+        )
+
+
+def _check_batches(stages: Sequence[Stage], micro_batch_size: int) -> None:
+    """Raise where a step would learn from another number of episodes than its stage says."""
+    if micro_batch_size < 1:
+        raise ConfigError(f"micro_batch_size is {micro_batch_size}; give at least 1")
+    for number, stage in enumerate(stages, 1):
+        if stage.batch_size > micro_batch_size and stage.batch_size % micro_batch_size:
+            near = stage.batch_size // micro_batch_size * micro_batch_size
+            raise ConfigError(
+                f"stage {number} has a batch_size of {stage.batch_size}, no multiple of the "
+                f"micro_batch_size, {micro_batch_size}; try {near} or {near + micro_batch_size}"
+            )
 
 
 def _save_copy(model: str, folder: Path) -> PreTrainedModel:
