@@ -99,6 +99,7 @@ class WebShop(TextActionEnvironment):
                 "give both, or neither for the shipped catalogue"
             )
         catalogue = read_catalogue(items, instructions, products)
+        _ = catalogue.index  # made here, where a missing library ends no episode
         written = any(product.instructions for product in catalogue.products)
         self.shop = Shop(catalogue, results, page_size)
         self._goals = _goals(catalogue, attributes, written, split_products)

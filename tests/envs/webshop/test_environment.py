@@ -1,6 +1,7 @@
 """The episode of the shop: pages, buttons, purchases, and what it shows."""
 
 import json
+import sys
 from random import Random
 from typing import Any, get_args
 
@@ -11,7 +12,7 @@ from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import FreeThink, NoThink, WorldModeling
 from vagentrl.types import Reply, StepResult
-from vagentrl_envs.webshop import WebShop
+from vagentrl_envs.webshop import WebShop, read_catalogue
 
 pytest.importorskip("bm25s")
 
@@ -363,3 +364,10 @@ def test_a_trace_is_the_same_in_every_process():
         "        over = result.terminated or result.truncated\n"
     )
     assert printed_in_every_process(program).count("\n") > 100
+
+
+def test_a_missing_library_is_told_before_any_episode(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    read_catalogue.cache_clear()
+    with pytest.raises(ConfigError, match=r"vagentrl\[search\]"):
+        WebShop(products=8)
