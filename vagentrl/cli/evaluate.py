@@ -20,6 +20,7 @@ from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
 from vagentrl.evaluation.ledger import CONFIG
 from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
 from vagentrl.noise import silence_noise
+from vagentrl.policy.load import find_source
 
 USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [--KEY VALUE ...]
 
@@ -28,8 +29,6 @@ USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [
   vagentrl evaluate runs/mine --env FrozenLake --output evaluations/lake --samples 8
   vagentrl evaluate --config plan.yaml --output evaluations/api      policies and envs from a file
 """
-_TOLD = ("context", "sampling", "val_sampling")
-"""What the `data` of a recipe says of how a model is played."""
 DESCRIPTION = """
 Play policies from the same initial states, and print success rates with 95 % intervals, pass@k and
 differences. A policy is a checkpoint, a run's folder, an exported or a Hugging Face model, or one
@@ -57,9 +56,10 @@ def run_evaluate(arguments: Sequence[str]) -> None:
         raise ConfigError(
             f"--compare is {settings.compare!r}; the policies are {', '.join(policies)}"
         )
-    _write_config(Path(settings.output), specs, settings, config)
+    players = _players(policies, settings, config)
+    _write_config(Path(settings.output), specs, policies)
     episodes = evaluate(
-        policies,
+        players,
         envs,
         settings.output,
         episodes=settings.episodes,
@@ -113,9 +113,8 @@ def _read(path: str | None) -> dict[str, Any]:
     return {} if path is None else yaml.safe_load(Path(path).read_text(encoding="utf-8"))
 
 
-def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, str | Player]]:
-    """The policies of the command line, and those of the config."""
-    untrained = _as_in_the_recipe(config)
+def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The policies of the command line, and those of the config: models, or players by class."""
     names: set[str] = set()
     for argument in settings.policies:
         name, equals, source = argument.partition("=")
@@ -123,41 +122,53 @@ def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, str 
         if not name or not source or name in names:
             raise ConfigError(f"{argument!r} is no policy with a name of its own; give NAME=POLICY")
         names.add(name)
-        yield name, _player(settings, source, untrained)
+        yield name, source
     for name, policy in (config.get("policies") or {}).items():
         if name in names:
             raise ConfigError(f"two policies are named {name!r}; give each a name of its own")
-        by_name = isinstance(policy, str)
-        yield name, _player(settings, policy, untrained) if by_name else _made(name, policy)
+        yield name, policy
 
 
-def _player(settings: Any, source: str, untrained: dict[str, Any]) -> Player:
+def _players(
+    policies: Mapping[str, Any], settings: Any, config: dict[str, Any]
+) -> dict[str, Player]:
+    context, sampling = _context_and_sampling(config)
+    return {
+        name: _player(settings, policy, context, sampling)
+        if isinstance(policy, str)
+        else _made(name, policy)
+        for name, policy in policies.items()
+    }
+
+
+def _player(
+    settings: Any, source: str, context: Context | None, sampling: Sampling | None
+) -> Player:
+    """The player of a model; what a recipe says of its own holds for one that says nothing."""
+    if find_source(source).record is not None:
+        context = sampling = None
     return PolicyPlayer(
         source,
-        settings.sampling,
+        settings.sampling or sampling,
         settings.engine,
         settings.workers,
         settings.max_workers,
-        **untrained,
+        context,
     )
 
 
-def _as_in_the_recipe(config: dict[str, Any]) -> dict[str, Any]:
-    """How a recipe's own evaluations play its model, for models that do not say how to be played.
-
-    Without it, the model that a run started from would be played otherwise than the run's.
-    """
+def _context_and_sampling(config: dict[str, Any]) -> tuple[Context | None, Sampling | None]:
+    """How a recipe's own evaluations play its model, as far as the recipe says it."""
     data = config.get("data", config)
     if not isinstance(data, Mapping):
-        return {}  # what names no environment is refused elsewhere
+        return None, None  # what names no environment is refused elsewhere
     parser = Parser(prog="data")
     parser.add_argument("--context", type=Context | None, default=None)
     parser.add_argument("--sampling", type=Sampling | None, default=None)
     parser.add_argument("--val_sampling", type=Sampling | None, default=None)
-    told = [f"--{key}={json.dumps(data[key])}" for key in _TOLD if data.get(key) is not None]
-    read = parser.instantiate(parser.parse_args(told))
-    sampling = read.val_sampling or (read.sampling and read.sampling.in_evaluations())
-    return {"untrained_context": read.context, "untrained_sampling": sampling}
+    keys = [key for key in ("context", "sampling", "val_sampling") if data.get(key) is not None]
+    read = parser.instantiate(parser.parse_args([f"--{k}={json.dumps(data[k])}" for k in keys]))
+    return read.context, read.val_sampling or (read.sampling and read.sampling.in_evaluations())
 
 
 def _made(name: str, spec: Any) -> Player:
@@ -174,15 +185,11 @@ def _specs(settings: Any, parser: Parser, parsed: Any, config: dict[str, Any]) -
     return {} if settings.config is None else specs_of(config, Path(settings.config).stem)
 
 
-def _write_config(
-    output: Path, specs: dict[str, Any], settings: Any, config: dict[str, Any]
-) -> None:
+def _write_config(output: Path, specs: dict[str, Any], policies: Mapping[str, Any]) -> None:
     """Write down what is played, for `vagentrl view`: it can then play on from any turn."""
     if output.is_dir() and {entry.name for entry in output.iterdir()} - {CONFIG}:
         return  # it goes on, or is refused
-    named = dict(name.partition("=")[::2] for name in settings.policies if "=" in name)
-    named |= {name: name for name in settings.policies if "=" not in name}
-    named |= {n: p for n, p in (config.get("policies") or {}).items() if isinstance(p, str)}
+    named = {name: policy for name, policy in policies.items() if isinstance(policy, str)}
     output.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"policies": named, "envs": specs}, sort_keys=False)
     (output / CONFIG).write_text(text, encoding="utf-8")

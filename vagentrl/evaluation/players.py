@@ -94,9 +94,7 @@ class PolicyPlayer(Player):
         engine: Makes what samples the replies; None for `TransformersEngine`.
         workers: Run environments in threads, or each in a process of its own.
         max_workers: Episodes that are played at once.
-        untrained_context: What a model sees of the past that was not trained here, so does not say
-            it; None for all of it.
-        untrained_sampling: How such a model's replies are sampled where `sampling` is None.
+        context: What it sees of the past; None for the policy's own way.
     """
 
     def __init__(
@@ -106,13 +104,11 @@ class PolicyPlayer(Player):
         engine: Callable[[], Engine] | None = None,
         workers: Literal["thread", "process"] = "thread",
         max_workers: int = 256,
-        untrained_context: Context | None = None,
-        untrained_sampling: Sampling | None = None,
+        context: Context | None = None,
     ) -> None:
         self.source = source
         self.sampling = sampling
-        self.untrained_context = untrained_context
-        self.untrained_sampling = untrained_sampling
+        self.context = context
         self.workers: Literal["thread", "process"] = workers
         self.max_workers = max_workers
         self._engine = engine
@@ -121,23 +117,14 @@ class PolicyPlayer(Player):
     def identity(self) -> str:
         found = find_checkpoint(self.source)
         sampling = self.sampling or "its own sampling"
-        named = f"{found}{_stamp(Path(found))}, {sampling}"
-        untrained = [
-            self.untrained_sampling,
-            self.untrained_context and Part.of(self.untrained_context),
-        ]
-        told = [str(each) for each in untrained if each is not None]
-        return f"{named}; untrained: {', '.join(told)}" if told else named
+        context = "" if self.context is None else f", {Part.of(self.context)}"
+        return f"{found}{_stamp(Path(found))}, {sampling}{context}"
 
     @property
     def policy(self) -> Policy:
         if self._policy is None:
             engine = None if self._engine is None else self._engine()
-            policy = load_policy(self.source, engine=engine)
-            if policy.record is None:
-                policy.context = self.untrained_context or policy.context
-                policy.sampling = self.untrained_sampling or policy.sampling
-            self._policy = policy
+            self._policy = load_policy(self.source, context=self.context, engine=engine)
         return self._policy
 
     @property

@@ -137,7 +137,7 @@ def _last_checkpoint(folder: Path) -> Path:
     return last[0] if last else max(whole, key=lambda path: path.stat().st_mtime)
 
 
-def find_source(checkpoint: str | Path, policy: str | None) -> Source:
+def find_source(checkpoint: str | Path, policy: str | None = None) -> Source:
     """What there is of a policy, before any weight is read. The arguments are `load_policy`'s."""
     path = find_checkpoint(checkpoint)
     if isinstance(path, str):

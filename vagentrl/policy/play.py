@@ -27,7 +27,7 @@ from vagentrl.rollout.seeds import mix
 from vagentrl.rollout.workers import WorkerPool, check_factory, class_name, traits
 from vagentrl.types import Observation, Reply, Trajectory, Turn
 
-DEFAULT_SAMPLING = Sampling(temperature=0.5)
+DEFAULT_SAMPLING = Sampling().in_evaluations()
 
 
 class Policy:

@@ -101,7 +101,8 @@ class Demonstrations(IterableDataset[RolloutBatch]):
         # A worker has a copy of `self.seeds`; its own seed differs from the others' and, in a
         # repeated stage, from the last.
         seeds = self.seeds if worker is None else np.random.default_rng(worker.seed)
-        with closing(self.factory()) as environment:  # when the loader lets go of this generator
+        # It is closed when the loader lets go of this generator.
+        with closing(self.factory()) as environment:
             while True:
                 batch = [
                     to_trajectory(

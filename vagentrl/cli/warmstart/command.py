@@ -77,8 +77,7 @@ def warmstart(
         workers: Processes that play demonstrations ahead, one core each; with 0 the model waits
             for them. A GPU learns faster than one process plays.
     """
-    _refuse_what_cannot_be(model, start, accelerator, workers)
-    _check_batches(stages, micro_batch_size)
+    _check_settings(stages, model, micro_batch_size, start, accelerator, workers)
     with _complete_or_not_there(Path(output), overwrite) as folder:
         seed_everything(seed)
         if start is None:
@@ -117,10 +116,15 @@ def warmstart(
     print(f"written to {output}:", *(f"{name} {value:.3f}" for name, value in scores.items()))
 
 
-def _refuse_what_cannot_be(
-    model: TinyModel, start: str | None, accelerator: str, workers: int
+def _check_settings(
+    stages: Sequence[Stage],
+    model: TinyModel,
+    micro_batch_size: int,
+    start: str | None,
+    accelerator: str,
+    workers: int,
 ) -> None:
-    """Raise on settings that only fail, or mean nothing, after minutes of work."""
+    """Raise on settings that would only fail, or do something else, after minutes of work."""
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise ConfigError("accelerator is gpu, but torch finds no CUDA device here; use auto")
     if workers < 0:
@@ -130,10 +134,6 @@ def _refuse_what_cannot_be(
             f"model gives the shape of a new model, but start names {start!r}, which has a shape; "
             "leave one of them out (model is often in the file that --config names)"
         )
-
-
-def _check_batches(stages: Sequence[Stage], micro_batch_size: int) -> None:
-    """Raise where a step would learn from another number of episodes than its stage says."""
     if micro_batch_size < 1:
         raise ConfigError(f"micro_batch_size is {micro_batch_size}; give at least 1")
     for number, stage in enumerate(stages, 1):
