@@ -11,7 +11,7 @@ import yaml
 
 from tests import toy
 from tests.play.runs import make_run, play
-from tests.policy.trained import trained
+from tests.policy.trained import start, trained
 from tests.viewer.stored import store
 from vagentrl.cli.live import _games
 from vagentrl.errors import ConfigError, EnvError
@@ -304,3 +304,22 @@ def test_a_checkpoint_plays_on_several_times(tmp_path: Path):
         }  # the same episode
     assert site.row(single["branches"][0])["stop"] == "cut"
     assert len(site.row(single["branches"][0])["turns"]) == 3
+
+
+def test_a_model_that_no_run_has_saved_plays_on_as_the_recipe_says(tmp_path: Path):
+    game = {"class_path": "tests.toy.Countdown", "init_args": {"turn_limit": 4}}
+    make_run(tmp_path, game, {3: ["wait", "wait", "wait"]})
+    config = tmp_path / "config.yaml"
+    said = yaml.safe_load(config.read_text())
+    said["data"] |= {
+        "context": {"class_path": "vagentrl.contexts.Window", "init_args": {"turns": 0}},
+        "sampling": {"max_tokens": 3},
+    }
+    config.write_text(yaml.safe_dump(said))
+    with live(tmp_path, policy=str(start(False))) as ask:
+        branch = ask("branch", episode="train-000003/0", turn=1)["game"]
+        [policy] = ask.games.policies
+        sampled = ask("sample", game=branch, policy=policy, samples=1, whole=True)
+    turns = Site(read_run(tmp_path)).row(sampled["branches"][0])["turns"]
+    assert [len(turn["reply_ids"]) for turn in turns] == [0, 3, 3, 3]
+    assert all(turn["prompt_whole"] for turn in turns[1:])  # each sees its own turn alone

@@ -12,7 +12,7 @@ import yaml
 from vagentrl.cli.parser import CONFIG_HELP, Parser
 from vagentrl.cli.plugins import load_plugins
 from vagentrl.cli.recipe_environments import spec_of, specs_of, worlds_of
-from vagentrl.contexts import Context
+from vagentrl.cli.recipe_models import context_and_sampling, settings_of
 from vagentrl.engines.base import Engine, Sampling
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError
@@ -20,7 +20,6 @@ from vagentrl.evaluation import PlayedEpisode, Player, PolicyPlayer, evaluate
 from vagentrl.evaluation.ledger import CONFIG
 from vagentrl.evaluation.tables import by_cell, comparison_table, detail_table, success_table
 from vagentrl.noise import silence_noise
-from vagentrl.policy.load import find_source
 
 USAGE = """vagentrl evaluate [NAME=]POLICY ... --config CONFIG --output FOLDER [--KEY VALUE ...]
 
@@ -57,7 +56,7 @@ def run_evaluate(arguments: Sequence[str]) -> None:
             f"--compare is {settings.compare!r}; the policies are {', '.join(policies)}"
         )
     players = _players(policies, settings, config)
-    _write_config(Path(settings.output), specs, policies)
+    _write_config(Path(settings.output), specs, policies, settings_of(config))
     episodes = evaluate(
         players,
         envs,
@@ -132,21 +131,14 @@ def _policies(settings: Any, config: dict[str, Any]) -> Iterator[tuple[str, Any]
 def _players(
     policies: Mapping[str, Any], settings: Any, config: dict[str, Any]
 ) -> dict[str, Player]:
-    context, sampling = _context_and_sampling(config)
     return {
-        name: _player(settings, policy, context, sampling)
-        if isinstance(policy, str)
-        else _made(name, policy)
+        name: _player(settings, policy, config) if isinstance(policy, str) else _made(name, policy)
         for name, policy in policies.items()
     }
 
 
-def _player(
-    settings: Any, source: str, context: Context | None, sampling: Sampling | None
-) -> Player:
-    """The player of a model; what a recipe says of its own holds for one that says nothing."""
-    if find_source(source).record is not None:
-        context = sampling = None
+def _player(settings: Any, source: str, config: dict[str, Any]) -> Player:
+    context, sampling = context_and_sampling(source, config)
     return PolicyPlayer(
         source,
         settings.sampling or sampling,
@@ -155,20 +147,6 @@ def _player(
         settings.max_workers,
         context,
     )
-
-
-def _context_and_sampling(config: dict[str, Any]) -> tuple[Context | None, Sampling | None]:
-    """How a recipe's own evaluations play its model, as far as the recipe says it."""
-    data = config.get("data", config)
-    if not isinstance(data, Mapping):
-        return None, None  # what names no environment is refused elsewhere
-    parser = Parser(prog="data")
-    parser.add_argument("--context", type=Context | None, default=None)
-    parser.add_argument("--sampling", type=Sampling | None, default=None)
-    parser.add_argument("--val_sampling", type=Sampling | None, default=None)
-    keys = [key for key in ("context", "sampling", "val_sampling") if data.get(key) is not None]
-    read = parser.instantiate(parser.parse_args([f"--{k}={json.dumps(data[k])}" for k in keys]))
-    return read.context, read.val_sampling or (read.sampling and read.sampling.in_evaluations())
 
 
 def _made(name: str, spec: Any) -> Player:
@@ -185,13 +163,15 @@ def _specs(settings: Any, parser: Parser, parsed: Any, config: dict[str, Any]) -
     return {} if settings.config is None else specs_of(config, Path(settings.config).stem)
 
 
-def _write_config(output: Path, specs: dict[str, Any], policies: Mapping[str, Any]) -> None:
+def _write_config(
+    output: Path, specs: dict[str, Any], policies: Mapping[str, Any], told: dict[str, Any]
+) -> None:
     """Write down what is played, for `vagentrl view`: it can then play on from any turn."""
     if output.is_dir() and {entry.name for entry in output.iterdir()} - {CONFIG}:
         return  # it goes on, or is refused
     named = {name: policy for name, policy in policies.items() if isinstance(policy, str)}
     output.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"policies": named, "envs": specs}, sort_keys=False)
+    text = yaml.safe_dump({"policies": named, **told, "envs": specs}, sort_keys=False)
     (output / CONFIG).write_text(text, encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -20,6 +20,9 @@ from vagentrl.play.store import GameStore
 from vagentrl.viewer.reading import read_run
 from vagentrl.viewer.server import HOST, LOCAL, ViewerServer
 from vagentrl.viewer.site import Live, Site
+
+if TYPE_CHECKING:
+    from vagentrl.policy import Policy
 
 CONFIG = "config.yaml"
 TRAIN = "train"
@@ -90,7 +93,7 @@ def _games(
     games = LiveGames(
         GameStore(folder, beside=beside),
         partial(_environments, config),
-        policies,
+        {name: partial(_policy, source, config) for name, source in policies.items()},
         workers=workers,
         timeout_s=timeout_s,
     )
@@ -114,3 +117,19 @@ def _policies(folder: Path, config: Mapping[str, Any], policy: str | None) -> di
         named[str(name)] = str(source)
     files = sorted((folder / "checkpoints").glob("*.ckpt"), key=lambda f: f.stat().st_mtime)
     return named | {file.stem: str(file) for file in reversed(files)}
+
+
+def _policy(source: str, config: Mapping[str, Any]) -> Policy:
+    from vagentrl.cli.recipe_models import context_and_sampling  # these take seconds
+    from vagentrl.policy import load_policy
+
+    load_plugins(with_engines=False)
+    try:
+        context, sampling = context_and_sampling(source, config)
+    except SystemExit as error:  # the parser has printed why
+        raise ConfigError(
+            "the configuration does not say how the model is played; the terminal says why"
+        ) from error
+    policy = load_policy(source, context=context)
+    policy.sampling = sampling or policy.sampling
+    return policy

@@ -63,7 +63,7 @@ class LiveGames:
     Args:
         store: Where games and branches are kept.
         environments: Makes the environments by name; called when the first game begins.
-        policies: Checkpoints that may be asked, by name, as `vagentrl.load_policy` takes them.
+        policies: Load the checkpoints that may be asked, by name.
         workers: Run each environment in a thread, or in a process, which can be killed if it hangs.
         timeout_s: Seconds that an environment may take for an answer.
     """
@@ -72,7 +72,7 @@ class LiveGames:
         self,
         store: GameStore,
         environments: Callable[[], Mapping[str, Factory]],
-        policies: Mapping[str, str],
+        policies: Mapping[str, Callable[[], Policy]],
         *,
         workers: WorkerKind = "process",
         timeout_s: float = 60.0,
@@ -266,10 +266,8 @@ class LiveGames:
 
     def _loaded(self, name: str) -> Policy:
         if self._policy is None or self._policy[0] != name:
-            from vagentrl.policy import load_policy  # it takes seconds
-
             self._policy = None
-            self._policy = (name, load_policy(self.policies[name]))
+            self._policy = (name, self.policies[name]())
         return self._policy[1]
 
 
