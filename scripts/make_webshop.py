@@ -32,6 +32,8 @@ MAKERS = (
     "Ilvana", "Jorvik", "Kestrelle", "Lumora", "Mistral", "Norwell", "Ostara", "Pinebrook",
     "Quillon", "Rosgard", "Solvey", "Tamsin",
 )  # fmt: skip
+MAKERS_PER_TYPE = 3
+"""No maker has two types of a group, so that titles of different types have no maker in common."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,27 @@ class Group:
     """Types of products that are described alike.
 
     Attributes:
-        path: Its place in the tree of categories.
+        category: The root of their places in the tree of categories; a type is a level below.
         types: What customers call its products.
         attributes: What its products may be like.
         options: What customers may choose, with the values.
         prices: The lowest and the highest price in dollars.
     """
 
-    path: str
+    category: str
     types: tuple[str, ...]
     attributes: tuple[str, ...]
     options: dict[str, tuple[str, ...]]
     prices: tuple[int, int]
 
 
-SIZES = ("x-small", "small", "medium", "large", "x-large", "xx-large")
-PACKS = ("pack of 1", "pack of 2", "pack of 4", "pack of 6", "pack of 12")
+# The reward takes two values for the same if one has all words of the other, or nearly so. No two
+# values of an option here are alike in this way.
+SIZES = ("xs", "s", "m", "l", "xl", "xxl")
+PACKS = ("single", "twin", "four-pack", "six-pack", "twelve-pack")
 GROUPS = (
     Group(
-        "Clothing > Outdoor and Sport",
+        "Clothing",
         ("rain jacket", "running shorts", "wool sweater", "yoga pants", "dress shirt",
          "hiking socks"),
         ("machine washable", "slim fit", "water resistant", "breathable", "stretchy",
@@ -66,7 +70,7 @@ GROUPS = (
         (12, 90),
     ),
     Group(
-        "Clothing > Shoes",
+        "Shoes",
         ("trail shoes", "ballet flats", "rain boots", "house slippers"),
         ("non slip", "memory foam", "wide fit", "waterproof", "lightweight", "rubber soled",
          "vegan", "arch supporting"),
@@ -74,7 +78,7 @@ GROUPS = (
         (18, 140),
     ),
     Group(
-        "Electronics > Accessories",
+        "Electronics",
         ("wireless earbuds", "power bank", "usb hub", "desk microphone", "travel adapter",
          "portable speaker"),
         ("fast charging", "noise cancelling", "shock proof", "energy saving", "plug and play",
@@ -83,7 +87,7 @@ GROUPS = (
         (9, 160),
     ),
     Group(
-        "Home > Living",
+        "Home",
         ("desk lamp", "throw blanket", "storage basket", "shower curtain", "wall clock",
          "floor cushion"),
         ("easy to clean", "space saving", "hand made", "stain resistant", "hypoallergenic",
@@ -92,7 +96,7 @@ GROUPS = (
         (8, 110),
     ),
     Group(
-        "Home > Kitchen",
+        "Kitchen",
         ("mixing bowl", "chef knife", "water bottle", "coffee grinder", "baking tray",
          "tea kettle"),
         ("dishwasher safe", "bpa free", "rust proof", "heat resistant", "non stick",
@@ -102,16 +106,16 @@ GROUPS = (
         (7, 120),
     ),
     Group(
-        "Beauty > Body Care",
+        "Beauty",
         ("hand cream", "bath salt", "lip balm", "hair mask", "body scrub", "face serum"),
         ("cruelty free", "fragrance free", "paraben free", "alcohol free", "fast absorbing",
          "dermatologist tested", "plant based", "long wearing"),
         {"scent": ("lavender", "mint", "rose", "vanilla", "cedar", "citrus"),
-         "volume": ("30 ml", "50 ml", "100 ml", "250 ml")},
+         "volume": ("30ml", "75ml", "100ml", "240ml")},
         (4, 60),
     ),
     Group(
-        "Grocery > Pantry",
+        "Grocery",
         ("oat bars", "green tea", "trail mix", "dried mango", "peanut butter", "rice crackers"),
         ("gluten free", "sugar free", "organic", "low sodium", "nut free", "dairy free",
          "high protein", "fair trade"),
@@ -143,7 +147,11 @@ def some(rng: Random, items: Sequence[T], count: int) -> list[T]:
 def product(group: Group, kind: str, number: int, rng: Random) -> tuple[dict[str, Any], list[str]]:
     """A record and the product's attributes."""
     attributes = some(rng, group.attributes, 4)
-    maker, series = pick(rng, MAKERS), f"{pick(rng, 'ABCDEFGHKLMNPRSTUVWXYZ')}{number % 90 + 10}"
+    first = MAKERS_PER_TYPE * group.types.index(kind)
+    maker, series = (
+        pick(rng, MAKERS[first : first + MAKERS_PER_TYPE]),
+        f"{pick(rng, 'ABCDEFGHKLMNPRSTUVWXYZ')}{number % 90 + 10}",
+    )
     low, high = group.prices
     price = low + int(rng.random() ** 2 * (high - low) * 100) / 100
     options = {
@@ -152,9 +160,9 @@ def product(group: Group, kind: str, number: int, rng: Random) -> tuple[dict[str
     record = {
         "asin": f"W{number:04d}",
         "name": f"{maker} {series} {attributes[0]} {kind}, {attributes[1]}",
-        "category": group.path.split(" > ")[0].casefold(),
+        "category": group.category.casefold(),
         "query": kind,
-        "product_category": f"{group.path} > {kind.title()}".replace(">", ARROW),
+        "product_category": f"{group.category} {ARROW} {kind.title()}",
         "full_description": f"This {kind} by {maker} is {attributes[2]} and {attributes[0]}. "
         + " ".join(some(rng, DETAILS, 2)),
         "small_description": [each.capitalize() + "." for each in sorted(attributes)],

@@ -13,11 +13,17 @@ from vagentrl.errors import ConfigError
 
 LONGEST_QUERY = 64
 """Words of a query that count."""
-_WORD = re.compile(r"[^\W_]+")
+_ALONE = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Chinese characters and Japanese syllables: what is written without spaces between words."""
+_WORD = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+")
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text in lower case, without accents and compatibility forms."""
+    """The words and numbers of a text in lower case, without accents and compatibility forms.
+
+    A Chinese character or a Japanese syllable is a word of its own, as in Lucene's standard
+    tokenizer.
+    """
     if not text.isascii():  # most texts are, and large corpora take minutes otherwise
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(each for each in decomposed if not unicodedata.combining(each))

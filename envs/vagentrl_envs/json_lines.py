@@ -39,24 +39,28 @@ class Record:
             value = self.fields.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
+            if not _is_text(value):
                 raise self.error(f"{name!r} is {seen(value)}; give a string")
             return str(value)
         return None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A field that is a string or a list of strings; empty if it is not there.
+        """A field that is a text or a list of texts; empty if it is not there.
 
         Raises:
-            ConfigError: If the field is anything else.
+            ConfigError: If the field is anything else than strings and numbers.
         """
         value = self.fields.get(name)
         if value is None:
             return ()
-        values = [value] if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        values = value if isinstance(value, list) else [value]
+        if not all(map(_is_text, values)):
             raise self.error(f"{name!r} is {seen(value)}; give a string or a list of strings")
-        return tuple(values)
+        return tuple(map(str, values))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def read_text(path: Path) -> str:

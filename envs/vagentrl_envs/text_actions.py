@@ -70,7 +70,7 @@ class TextActionEnvironment(ActionEnvironment):
             )
         self.signatures = tuple(signatures)
         verbs = "|".join(signature.partition("[")[0] for signature in signatures)
-        self._action = re.compile(rf"\s*({verbs})\s*\[(.*)\]\s*", re.DOTALL | re.IGNORECASE)
+        self._action = re.compile(rf"\s*((?ai:{verbs}))\s*\[(.*)\]\s*", re.DOTALL)
 
     def random_actions(self, rng: Random) -> tuple[str, ...]:
         return (rng.choice(self.action_names),)

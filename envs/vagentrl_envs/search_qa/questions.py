@@ -13,7 +13,7 @@ from vagentrl.environment import Split, split_of_state
 from vagentrl.errors import ConfigError, seen
 from vagentrl_envs.json_lines import Record, read_records
 from vagentrl_envs.search_qa.scoring import normalised
-from vagentrl_envs.text_actions import readable
+from vagentrl_envs.text_actions import LONGEST_ARGUMENT, readable
 
 _SPLITS: dict[str, Split] = {
     **{split: split for split in get_args(Split)},
@@ -55,22 +55,22 @@ class Question:
             raise record.error("there is no 'question', or it is empty")
         answers = tuple(
             dict.fromkeys(
-                readable(answer)
+                readable(answer[:LONGEST_ARGUMENT])
                 for name in ("answer", "answers", "golden_answers")
                 for answer in record.texts(name)
             )
         )
-        if not any(map(normalised, answers)):
+        if not any(answers):
             raise record.error(
-                "there is no answer with a letter or digit; give 'answer' as a string, or "
-                "'answers' or 'golden_answers' as a list of strings"
+                "there is no answer, or it is empty; give 'answer' as a string, or 'answers' or "
+                "'golden_answers' as a list of strings"
             )
         return cls(text, answers, _support(record), record.text("type") or "", _split(record, text))
 
 
 def _support(record: Record) -> tuple[str, ...]:
     """The titles of the supporting facts, without repetitions."""
-    facts = record.fields.get("supporting_facts", [])
+    facts = record.fields.get("supporting_facts") or []
     if isinstance(
         facts, dict
     ):  # as in Hugging Face's data sets: {"title": [...], "sent_id": [...]}

@@ -150,7 +150,7 @@ class HttpRetriever(Retriever):
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"url is {url!r}; it starts with http:// or https://")
-        if timeout_s <= 0 or retries < 0:
+        if not 0 < timeout_s < float("inf") or retries < 0:
             raise ConfigError(
                 f"timeout_s is {timeout_s} and retries {retries}; give more than 0 seconds, and 0 "
                 "or more retries"
@@ -168,8 +168,10 @@ class HttpRetriever(Retriever):
     def search(self, query: str, limit: int) -> list[Passage]:
         answer = self._ask({"queries": [query], "topk": limit, "return_scores": True})
         try:
-            (found,) = answer["result"]
-            return [self._passage(each, number) for number, each in enumerate(found, 1)][:limit]
+            (found,) = _list(answer["result"])
+            return [self._passage(each, number) for number, each in enumerate(_list(found), 1)][
+                :limit
+            ]
         except (KeyError, TypeError, ValueError) as error:
             raise EnvError(
                 f"{self.url} answered {seen(answer)}; wanted one list of documents for the one "
@@ -189,14 +191,21 @@ class HttpRetriever(Retriever):
                     response = client.post(self.url, json=request)
                     response.raise_for_status()
                     return response.json()
-                except (httpx.TransportError, httpx.HTTPStatusError, ValueError) as error:
+                except (httpx.HTTPError, ValueError, RecursionError) as error:
                     if attempt == self.retries or not _may_pass(error):
                         raise EnvError(
                             f"the retrieval server at {self.url} gave no passages in try "
-                            f"{attempt + 1}: {type(error).__name__}: {error}. Is it running, and "
-                            f"does it answer within {self.timeout_s:g} s?"
+                            f"{attempt + 1}: {type(error).__name__}: {error}. {self._hint(error)}"
                         ) from error
                 time.sleep(_pause_s(attempt))
+
+    def _hint(self, error: Exception) -> str:
+        """What to look at after a failed request."""
+        if isinstance(error, httpx.HTTPStatusError):
+            return f"It said {error.response.text[:200]!r}; is this the right path?"
+        if isinstance(error, httpx.TransportError):
+            return f"Is it running, and does it answer within {self.timeout_s:g} s?"
+        return "It must answer in JSON; is this the right server?"
 
     def _passage(self, found: Any, number: int) -> Passage:
         if isinstance(found, dict) and "document" in found:
@@ -206,6 +215,12 @@ class HttpRetriever(Retriever):
         if not isinstance(found, dict):
             raise TypeError(f"document {number} is {seen(found)}")
         return Passage.read(Record(found, f"document {number}"))
+
+
+def _list(answered: Any) -> list[Any]:
+    if not isinstance(answered, list):
+        raise TypeError(f"{seen(answered)} is no list")
+    return answered
 
 
 @cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,8 +20,11 @@ DATA = Path(__file__).parent / "data"
 UNPRICED = 100.0
 """The price of a product that states none, as in WebShop."""
 _LONGEST_TEXT = 3000
+_LONGEST_VALUE = 200
 _ARROW = "\u203a"  # between the levels of a category
-_PRICE = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+_PRICES = (re.compile(rf"\$\s*{_NUMBER}"), re.compile(_NUMBER))
+"""Numbers after a dollar sign; where there is none, all numbers."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,16 @@ class Catalogue:
 
 @lru_cache(maxsize=8)
 def read_catalogue(
-    items: str | None, instructions: str | None, limit: int | None = None
+    items: str | None, instructions: str | tuple[str, ...] | None, limit: int | None = None
 ) -> Catalogue:
     """The products of WebShop's files, or the shipped ones (Yao et al. 2022, arXiv:2207.01206).
 
     Args:
         items: A file like ``items_shuffle.json``: a list of records, or a record in each line.
             None for the shipped products.
-        instructions: A file like ``items_ins_v2.json``, or ``items_human_ins.json``: attributes
-            and instructions by ``asin``; None for none.
+        instructions: A file like ``items_ins_v2.json`` or ``items_human_ins.json``, or several:
+            attributes and instructions by ``asin``. Those of a product are taken from the first
+            file that has any. None for none.
         limit: Keep only so many products, from the first.
 
     Raises:
@@ -127,9 +132,12 @@ def read_catalogue(
     """
     if items is None:
         items, instructions = str(DATA / "items.json.gz"), str(DATA / "attributes.json.gz")
-    wishes = {} if instructions is None else _read_instructions(Path(instructions))
+    files = (instructions,) if isinstance(instructions, str) else instructions or ()
+    wishes = [_read_instructions(Path(file)) for file in files]
     products: dict[str, Product] = {}
     for record in read_records(Path(items)):
+        if record.text("asin") == "nan":
+            continue  # the original leaves them out too
         product = _product(record, wishes)
         products.setdefault(product.asin.casefold(), product)  # the original has repetitions
         if len(products) == limit:
@@ -139,14 +147,15 @@ def read_catalogue(
     return Catalogue(tuple(products.values()))
 
 
-def _product(record: Record, wishes: Mapping[str, Record]) -> Product:
+def _product(record: Record, wishes: Sequence[Mapping[str, Record]]) -> Product:
     asin, name = record.text("asin"), record.text("name", "title")
     if not asin or not name:
         raise record.error(
-            f"the fields are {', '.join(record.fields) or 'none'}; every product needs 'asin' and "
-            "'name'"
+            f"'asin' is {seen(asin)} and 'name' {seen(name)}, of the fields "
+            f"{', '.join(record.fields) or 'none'}; every product needs both"
         )
-    wish = wishes.get(asin, Record({}, record.place))
+    said = [file[asin] for file in wishes if asin in file]
+    attributes = next(filter(None, (each.texts("attributes") for each in said)), ())
     path = record.text("product_category") or record.text("category") or ""
     return Product(
         asin=readable(asin),
@@ -157,16 +166,19 @@ def _product(record: Record, wishes: Mapping[str, Record]) -> Product:
         features=tuple(
             readable(each[:_LONGEST_TEXT]) for each in record.texts("small_description")
         ),
-        attributes=tuple(map(readable, wish.texts("attributes"))),
+        attributes=tuple(map(readable, attributes)),
         options=_options(record),
         prices=_prices(record),
-        instructions=tuple(_instructions(wish)),
+        instructions=next(filter(None, (tuple(_instructions(each)) for each in said)), ()),
     )
 
 
 def _prices(record: Record) -> tuple[float, ...]:
     stated = record.text("pricing") or ""
-    prices = sorted({float(each.replace(",", "")) for each in _PRICE.findall(stated)})
+    found = next(filter(None, (pattern.findall(stated) for pattern in _PRICES)), [])
+    prices = sorted({float(each.replace(",", "")) for each in found})
+    if prices and math.isinf(prices[-1]):
+        raise record.error(f"'pricing' is {seen(stated)}; give a price in dollars")
     return (prices[0], prices[-1]) if len(prices) > 1 else tuple(prices) or (UNPRICED,)
 
 
@@ -178,7 +190,7 @@ def _options(record: Record) -> tuple[tuple[str, tuple[str, ...]], ...]:
         raise record.error(
             f"'customization_options' is {seen(stated)}; give an object of lists, or null"
         )
-    options = []
+    options: dict[str, list[str]] = {}
     for name, entries in stated.items():
         if entries is None:
             continue
@@ -186,10 +198,15 @@ def _options(record: Record) -> tuple[tuple[str, tuple[str, ...]], ...]:
         values = [value for value in listed if isinstance(value, str)]
         if len(values) < len(listed):
             raise record.error(f"the option {name!r} is {seen(entries)}; every value is a string")
-        named = tuple(dict.fromkeys(value for each in values if (value := readable(each).lower())))
-        if named:
-            options.append((readable(name).lower(), named))
-    return tuple(options)
+        # Names that differ in nothing but their case are one option.
+        named = options.setdefault(readable(name).lower(), [])
+        named += [value for each in values if (value := _value(each)) and value not in named]
+    return tuple((name, tuple(dict.fromkeys(values))) for name, values in options.items() if values)
+
+
+def _value(stated: str) -> str:
+    """A value of an option as the shop shows it; a slash stands apart, as in the original."""
+    return readable(stated[:_LONGEST_VALUE].replace("/", " | ")).lower()
 
 
 def _list(record: Record, entries: Any) -> list[Any]:
@@ -239,5 +256,8 @@ def _instructions(wish: Record) -> Iterator[Instruction]:
             continue
         options = None
         if record.fields.get("instruction_options") is not None:
-            options = tuple(readable(each).lower() for each in record.texts("instruction_options"))
+            stated = record.fields["instruction_options"]
+            if isinstance(stated, dict):  # names with their values
+                record = Record({"instruction_options": list(stated.values())}, record.place)
+            options = tuple(map(_value, record.texts("instruction_options")))
         yield Instruction(text, attributes, options)

@@ -41,20 +41,21 @@ class WebShop(TextActionEnvironment):
     The pages, the actions and the reward are those of WebShop (Yao et al. 2022, arXiv:2207.01206),
     written anew; `vagentrl_envs.webshop.reward` says where scores differ from published ones. Only
     buying earns a reward and ends the episode; success is a score of 1. The splits share no wanted
-    product and no instruction.
+    product and no wish.
 
     Args:
         items: Products in the format of WebShop's ``items_shuffle.json``; None for the shipped
             catalogue of 1,000 invented ones.
         instructions: Attributes and instructions in the format of ``items_ins_v2.json`` or
-            ``items_human_ins.json``. If it holds no instruction, goals are drawn.
+            ``items_human_ins.json``; with a list of files, those of each product are taken from the
+            first that has any. Goals are drawn if they hold no instruction.
         products: Sell only so many products, from the first; None for all. The shipped ones stand
             by their 40 types, 25 of each.
         attributes: Attributes that a drawn goal asks for; written instructions have their own.
         results: Most products that a search finds.
         page_size: Products on a page of results.
         split_products: Whether the splits share no wanted product. A shop of a few products needs
-            False; the splits then still share no instruction.
+            False; the splits then still share no wish, whatever its price limit.
         reward: What a purchase earns: its ``score`` from 0 to 1, as published, or with ``success``
             1 for a score of 1 and nothing for less.
         oracle: What the oracle goes by: the whole ``catalogue``, so that it always succeeds, or the
@@ -66,7 +67,7 @@ class WebShop(TextActionEnvironment):
     def __init__(
         self,
         items: str | None = None,
-        instructions: str | None = None,
+        instructions: str | list[str] | None = None,
         products: int | None = None,
         attributes: int = 2,
         results: int = 50,
@@ -98,7 +99,8 @@ class WebShop(TextActionEnvironment):
                 f"instructions is {instructions!r}, but there are no items that it belongs to; "
                 "give both, or neither for the shipped catalogue"
             )
-        catalogue = read_catalogue(items, instructions, products)
+        files = tuple(instructions) if isinstance(instructions, list) else instructions
+        catalogue = read_catalogue(items, files, products)
         _ = catalogue.index  # made here, where a missing library ends no episode
         written = any(product.instructions for product in catalogue.products)
         self.shop = Shop(catalogue, results, page_size)
@@ -151,7 +153,7 @@ class WebShop(TextActionEnvironment):
 
     def _asked(self, reply: Reply) -> list[str | None]:
         read = [self._read(action) for action in reply.actions[:1]]
-        possible = [a is not None and self.shop.turn(self._page, a) is not None for a in read]
+        possible = [action is not None and self.shop.can(self._page, action) for action in read]
         return [str(a) if can else None for a, can in zip(read, possible, strict=True)]
 
     def _wrong_action(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -94,21 +95,23 @@ class Shop:
             case "detail":
                 return (BACK, PREVIOUS)
 
+    def can(self, page: Page, action: TextAction) -> bool:
+        """Whether an action is possible on a page."""
+        if action.verb == "search":
+            return page.kind == "search"
+        return action.argument.casefold() in map(str.casefold, self.buttons(page))
+
     def turn(self, page: Page, action: TextAction) -> Page | None:
         """The page that an action leads to; None if it is not possible here.
 
         Buying leads to the same page.
         """
-        if action.verb == "search":
-            if page.kind != "search":
-                return None
-            found = tuple(self.catalogue.index.top(action.argument, self.results))
-            return Page("results", found)
-        label = action.argument.casefold()
-        spelt = {button.casefold(): button for button in self.buttons(page)}
-        if label not in spelt:
+        if not self.can(page, action):
             return None
-        return self._clicked(page, spelt[label])
+        if action.verb == "search":
+            return Page("results", tuple(self.catalogue.index.top(action.argument, self.results)))
+        spelt = {button.casefold(): button for button in self.buttons(page)}
+        return self._clicked(page, spelt[action.argument.casefold()])
 
     def _clicked(self, page: Page, button: str) -> Page:
         if button == BACK:
@@ -174,14 +177,19 @@ class Shop:
 @lru_cache(maxsize=256)
 def labels(product: Product) -> Mapping[str, Choice]:
     """What to click for each choice: the value, or ``option: value`` where another button of the
-    page is called the same."""
+    page is or may be called the same."""
     choices = [Choice(option, value) for option, values in product.options for value in values]
-    taken = [choice.value.casefold() for choice in choices]
-    taken += [button.casefold() for button in (*DETAILS, BUY, BACK, PREVIOUS)]
-    return {
-        value if taken.count(value.casefold()) == 1 else f"{option}: {value}": Choice(option, value)
-        for option, value in choices
-    }
+    whole = [": ".join(choice) for choice in choices]
+    values = [choice.value for choice in choices]
+    names = Counter(map(str.casefold, (*values, *whole, *DETAILS, BUY, BACK, PREVIOUS)))
+    named: dict[str, Choice] = {}
+    for choice, label in zip(choices, whole, strict=True):
+        if names[choice.value.casefold()] == 1:
+            label = choice.value
+        while label in named:  # option "a: b" with value "c", beside option "a" with value "b: c"
+            label += "*"
+        named[label] = choice
+    return named
 
 
 def _row(buttons: tuple[str, ...]) -> str:

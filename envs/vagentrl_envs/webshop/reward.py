@@ -4,8 +4,8 @@
 
 with the number of wanted attributes and options that the purchase has, and 1 if its price is not
 above the limit. The original finds the nouns of a title by a language model and knows which
-colours are alike; here all words of a title count but the smallest ones, and colours must agree in
-their words.
+colours are alike; here all words of a title count but the smallest ones and those of the product's
+attributes, which are mostly adjectives, and colours must agree in their words.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ class Goal:
         options: What must be chosen: names with their values. The name is empty where the wish
             tells only the value.
         limit: The highest price in dollars.
-        text: The wish in words.
+        wish: What is asked for in words, but for the limit.
     """
 
     product: Product
     attributes: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     limit: float
-    text: str
+    wish: str
+
+    @property
+    def text(self) -> str:
+        """The wish with the limit, as the customer says it."""
+        return f"{self.wish}, for at most ${self.limit:.0f}."
 
 
 @dataclass(frozen=True)
@@ -92,10 +97,10 @@ def type_match(wanted: Product, bought: Product) -> float:
 
     With the share of the wanted title's words that the other title has: 0 if there is none, 0.1 if
     it is below 0.1, 0.5 if it is at most 0.2 and neither the query nor two levels of the category
-    agree, and else 1.
+    agree, and else 1. A wanted title without such a word counts as sharing 0.2.
     """
-    title = wanted.title_words - _SMALL_WORDS
-    shared = len(title & bought.title_words) / max(len(title), 1)
+    title = wanted.title_words - _SMALL_WORDS - set(words(" ".join(wanted.attributes)))
+    shared = len(title & bought.title_words) / len(title) if title else 0.2
     if shared < 0.1:
         return 0.1 if shared else 0.0
     same_query = wanted.query == bought.query != ""
@@ -119,8 +124,8 @@ def alike(one: str, other: str) -> bool:
     text; the best counts (token-set similarity). So a phrase is like one that contains its words.
     """
     mine, theirs = set(words(one)), set(words(other))
-    if not mine or not theirs:
-        return False
+    if not mine or not theirs:  # such as "+" and "++"
+        return one.casefold() == other.casefold()
     shared = " ".join(sorted(mine & theirs))
     mine_whole, theirs_whole = (
         f"{shared} {' '.join(sorted(rest))}".strip() for rest in (mine - theirs, theirs - mine)

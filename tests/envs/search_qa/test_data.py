@@ -13,6 +13,7 @@ import pytest
 from vagentrl.errors import ConfigError
 from vagentrl_envs.search_qa import BM25Retriever, read_questions
 from vagentrl_envs.search_qa.environment import DATA
+from vagentrl_envs.text_actions import LONGEST_ARGUMENT
 
 SCRIPT = Path(__file__).parents[3] / "scripts/make_search_qa.py"
 
@@ -113,6 +114,23 @@ def test_hotpotqa_records_are_read(tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("answers", "wanted"),
+    [
+        ({"answer": 5}, ("5",)),
+        ({"answers": [1990, "the year 1990"]}, ("1990", "the year 1990")),
+        ({"answer": "The The"}, ("The The",)),
+        ({"answer": "$"}, ("$",)),
+        ({"answer": "x" * 600}, ("x" * LONGEST_ARGUMENT,)),  # no reply can say more
+    ],
+)
+def test_an_answer_may_be_any_text(tmp_path: Path, answers: dict[str, Any], wanted: Any):
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"question": "Q", "supporting_facts": None, **answers}))
+    [[question]] = read_questions(str(path)).by_split.values()
+    assert question.answers == wanted and question.support == ()
+
+
 def test_questions_without_a_split_are_divided_in_tenths(tmp_path: Path):
     path = tmp_path / "q.jsonl"
     path.write_text(
@@ -143,8 +161,8 @@ GOOD = '{"question": "Who?", "answer": "Ann"}'
         ('{"answer": "Ann"}', "line 2: there is no 'question'"),
         ('{"question": 7.5, "answer": null}', "line 2: there is no answer"),
         ('{"question": true, "answer": "x"}', r"line 2: 'question' is True \(bool\)"),
-        ('{"question": "Q", "answer": [1]}', r"line 2: 'answer' is \[1\] \(list\)"),
-        ('{"question": "Q", "answer": " . "}', "line 2: there is no answer with a letter"),
+        ('{"question": "Q", "answer": [[]]}', r"line 2: 'answer' is \[\[\]\] \(list\)"),
+        ('{"question": "Q", "answer": " "}', "line 2: there is no answer, or it is empty"),
         ('{"question": "Q", "answer": "x", "split": "eval"}', "line 2: 'split' is 'eval'"),
         ('{"question": "Q", "answer": "x", "supporting_facts": 3}', "line 2: 'supporting_facts'"),
         ('{"question": "Q", "answer": "x", "supporting_facts": [[1]]}', "is no string"),

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from vagentrl.errors import ConfigError, EnvError
+from vagentrl_envs.bm25 import BM25Index, words
 from vagentrl_envs.search_qa import HttpRetriever, SearchQA, retrievers
 
 
@@ -92,8 +93,8 @@ def test_a_server_that_is_not_there_is_named_after_all_tries(pauses: list[float]
 
 
 def test_a_wrong_address_is_not_asked_twice(pauses: list[float]):
-    with pytest.raises(EnvError, match=r"try 1: HTTPStatusError.*404"):
-        served(lambda request: httpx.Response(404)).search("x", 3)
+    with pytest.raises(EnvError, match=r"(?s)try 1: HTTPStatusError.*404.*said 'no such path'"):
+        served(lambda request: httpx.Response(404, text="no such path")).search("x", 3)
     assert pauses == []
 
 
@@ -102,6 +103,8 @@ def test_a_wrong_address_is_not_asked_twice(pauses: list[float]):
     [
         [], {}, {"result": []}, {"result": [[], []]}, {"result": [[7]]}, {"result": 3},
         {"result": [[{"document": {"score": 1}}]]}, {"result": [[{"document": None}]]},
+        {"result": [{"document": {"contents": "Kiva"}, "score": 1}]}, {"result": ["Kiva"]},
+        {"result": {"documents": []}},
     ],
 )  # fmt: skip
 def test_an_answer_without_documents_is_shown(answer: Any):
@@ -109,9 +112,21 @@ def test_an_answer_without_documents_is_shown(answer: Any):
         served(lambda request: answer).search("x", 3)
 
 
-def test_an_answer_that_is_not_json_is_an_error():
-    with pytest.raises(EnvError, match="JSONDecodeError"):
-        served(lambda request: httpx.Response(200, text="<html>")).search("x", 3)
+@pytest.mark.parametrize("text", ["<html>", "[" * 100_000])
+def test_an_answer_that_is_not_json_is_an_error(text: str):
+    with pytest.raises(EnvError, match=r"try 1: .*must answer in JSON"):
+        served(lambda request: httpx.Response(200, text=text)).search("x", 3)
+
+
+def test_what_is_written_without_spaces_is_found():
+    texts = [
+        "東京は日本の首都だ。",  # Tokyo is the capital
+        "京都は古い。",  # Kyoto is old
+    ]
+    index = BM25Index(texts)
+    assert index.top("首都", 2) == [0, 1]  # "capital": both signs are in the first
+    assert index.top("古", 2) == [1]
+    assert words("a1 首都 café") == ["a1", "首", "都", "cafe"]
 
 
 def test_a_search_may_take_as_long_as_its_tries():

@@ -12,7 +12,7 @@ from vagentrl.environment import Split, seed_of
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import FreeThink, NoThink, WorldModeling
 from vagentrl.types import Reply, StepResult
-from vagentrl_envs.webshop import WebShop, read_catalogue
+from vagentrl_envs.webshop import WebShop, read_catalogue, score
 
 pytest.importorskip("bm25s")
 
@@ -207,6 +207,22 @@ def test_a_wrong_purchase_earns_its_part():
     assert result.metrics["score_options"] == 0 and result.metrics["score_attributes"] == 1
 
 
+@pytest.mark.parametrize("settings", [{}, {"products": 200, "split_products": False}])
+def test_nothing_but_what_was_wished_for_succeeds(settings: dict[str, Any]):
+    """Neither a product of another type, nor another value of an option, though the published rule
+    takes much for alike."""
+    env = WebShop(**settings)
+    for index in range(40):
+        goal = env._goals.draw(seed_of("test", index))
+        chosen = [value for _, value in goal.options]
+        others = [p for p in env.shop.catalogue.products if p.query != goal.product.query]
+        assert max(score(goal, other, chosen).total for other in others) < 1
+        for number, (name, wished) in enumerate(goal.options):
+            for value in set(dict(goal.product.options)[name]) - {wished}:
+                wrong = [*chosen[:number], value, *chosen[number + 1 :]]
+                assert score(goal, goal.product, wrong).total == pytest.approx(4 / 5)
+
+
 def test_only_a_perfect_purchase_may_earn():
     env = start(seed=2, reward="success")
     goal = env.goal
@@ -288,7 +304,7 @@ def test_a_name_suggests_only_what_can_be_done():
         ({"format": FreeThink()}, "set action_separator to null"),
         ({"products": 0}, "products is 0"),
         ({"page_size": 0}, "page_size is 0"),
-        ({"attributes": 5}, "with 5 attributes: 0 for train"),
+        ({"attributes": 5}, "with a query and 5 attributes: 0 for train"),
         ({"attributes": -1}, "attributes is -1"),
         ({"instructions": "x.json"}, "there are no items"),
         ({"products": 3}, "split_products to false"),
@@ -301,18 +317,21 @@ def test_a_setting_that_cannot_work_is_refused(settings: dict[str, Any], wanted:
         WebShop(**settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"products": 50, "split_products": False}])
-def test_no_wish_is_in_two_splits(settings: dict[str, Any]):
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [({}, 250), ({"products": 50, "split_products": False}, 150), ({"attributes": 0}, 100)],
+)
+def test_no_wish_is_in_two_splits(settings: dict[str, Any], least: int):
     env = WebShop(**settings)
     drawn: dict[str, set[str]] = {}
     products: dict[str, set[str]] = {}
     for split in get_args(Split):
         goals = [env._goals.draw(seed_of(split, index)) for index in range(300)]
-        drawn[split] = {goal.text for goal in goals}
+        drawn[split] = {goal.wish for goal in goals}  # another price limit makes it no other wish
         products[split] = {goal.product.asin for goal in goals}
-        assert len(drawn[split]) > 250
+        assert len(drawn[split]) > least
     assert sum(map(len, drawn.values())) == len(set().union(*drawn.values()))
-    if not settings:
+    if settings.get("split_products", True):
         assert sum(map(len, products.values())) == len(set().union(*products.values()))
 
 
@@ -341,6 +360,12 @@ def test_the_agent_can_be_asked_for_the_state(state: Any):
     text = format.write(plan[:1], observation=env.state(), prediction=env.state())
     assert env.step(format(text)).metrics["format_valid"] == 1
     assert "example" in env.system_prompt() or '{"page":"search"}' in env.system_prompt()
+
+
+def test_a_verb_is_read_in_any_case_but_in_no_other_script():
+    env = start()
+    assert say(env, "\u017fearch[hat]").metrics["valid_actions"] == 0  # a long s
+    assert say(env, "SEARCH[hat]").metrics["valid_actions"] == 1
 
 
 def test_a_query_keeps_its_commas():

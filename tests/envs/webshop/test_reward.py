@@ -10,7 +10,7 @@ from vagentrl_envs.webshop.reward import alike, has_attribute, type_match
 
 BOOTS = Product(
     asin="W1",
-    name="Alvina K10 waterproof rain boots",
+    name="Alvina K10 waterproof tall rain boots",
     query="rain boots",
     path=("Clothing", "Shoes", "Rain Boots"),
     description="They keep you dry.",
@@ -49,8 +49,9 @@ def test_another_type_scales_the_reward():
 @pytest.mark.parametrize(
     ("name", "query", "path", "wanted"),
     [
-        # of alvina, k10, waterproof, rain, boots
+        # of alvina, k10, tall, rain, boots; waterproof and wide are attributes
         ("Solvey Z99 rain hat", "hat", ("Clothing", "Hats"), 0.5),  # 1 of 5 is 0.2: not above it
+        ("Solvey Z99 waterproof wide rain hat", "hat", ("Clothing", "Hats"), 0.5),
         ("Solvey Z99 rain boots", "x", ("Y",), 1.0),  # 2 of 5
         ("Solvey Z99 rain hat", "rain boots", ("Y",), 1.0),  # 1 of 5, but the same query
         ("Solvey Z99 rain hat", "x", ("Clothing", "Shoes"), 1.0),  # or two levels
@@ -61,6 +62,12 @@ def test_the_type_is_told_by_title_query_and_category(
     name: str, query: str, path: tuple[str, ...], wanted: float
 ):
     assert type_match(BOOTS, replace(BOOTS, name=name, query=query, path=path)) == wanted
+
+
+def test_a_title_without_a_word_that_counts_is_told_by_query_and_category():
+    named = replace(BOOTS, name="of it: waterproof")
+    assert type_match(named, named) == 1.0
+    assert type_match(named, replace(named, query="x", path=())) == 0.5
 
 
 def test_a_long_title_with_one_word_in_common_is_a_tenth():
@@ -87,7 +94,8 @@ def test_an_attribute_may_stand_in_the_texts():
         ("red", "blue", False),
         ("38", "39", False),
         ("", "red", False),
-        ("!", "!", False),
+        ("!", "!", True),
+        ("+", "++", False),
     ],
 )
 def test_phrases_are_alike_in_their_words(one: str, other: str, wanted: bool):
