@@ -40,6 +40,28 @@ def harmless(text: str) -> str:
     return text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
 
 
+def check_text(text: object, name: str) -> None:
+    """Check that what is to be shown to a model is text that a tokenizer can encode.
+
+    Args:
+        text: What is to be shown.
+        name: What it is, for the error.
+
+    Raises:
+        PartError: If it is no string, or holds half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise PartError(f"{name} is {seen(text)}; give a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        around = text[max(error.start - 20, 0) : error.end + 20]
+        raise PartError(
+            f"{name} holds half of a surrogate pair, which no tokenizer can encode, at {around!r}; "
+            "write text.encode('utf-8', 'replace').decode()"
+        ) from error
+
+
 # ---------------------------------------------------------------- between agent and environment
 
 
@@ -59,8 +81,8 @@ class Observation:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str):
-            raise PartError(f"an observation's text is {seen(self.text)}; give a string")
+        check_text(self.text, "an observation's text")
+        check_text(self.hint, "an observation's hint")
         if not isinstance(self.images, tuple):
             raise PartError(
                 f"an observation's images are {seen(self.images)}; give a tuple, which is (image,) "
@@ -285,7 +307,7 @@ def untokenized_turn(
         reply=reply,
         reward=result.reward,
         finish=finish,
-        metrics=result.metrics,
+        metrics=dict(result.metrics),
         claims=claims,
     )
 

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,10 @@ class Unruly(Environment):
             case "spin":
                 while True:
                     pass
+            case "hold Python's lock":
+                re.match("(a+)+$", "a" * 60 + "b")
+            case "exit":
+                sys.exit("no levels left")
             case "take memory":
                 held = [bytearray(1 << 20) for _ in range(4096)]
                 return StepResult(Observation(f"took {len(held)} MiB"), 0.0)
@@ -77,6 +82,13 @@ def test_a_segfault_fails_its_episode_alone():
     assert "environment 'maze' failed in step: its process ended by SIGSEGV" in crashed
     assert sound.isdigit()
     assert [end.isdigit() for end in ends(places, "look", "look")] == [True, True]
+    places.close()
+
+
+def test_an_exit_is_told_with_its_line():
+    places = pool()
+    (end,) = ends(places, "exit")
+    assert "SystemExit: no levels left" in end and "test_worker_processes.py" in end
     places.close()
 
 
@@ -134,14 +146,15 @@ def test_a_process_that_died_after_its_episode_is_replaced_before_the_next():
     places.close()
 
 
-def test_a_process_that_hangs_ends_with_a_trainer_that_was_killed():
+@pytest.mark.parametrize("text", ["spin", "hold Python's lock"])
+def test_a_process_that_hangs_ends_with_a_trainer_that_was_killed(text: str):
     code = (
         "import os, sys\n"
         "from tests.rollout.test_worker_processes import pool, Reply\n"
         "from vagentrl.rollout.workers import reset, step\n"
         "worker = pool().acquire()\n"
         "print(worker.submit(reset, 0, 0).result(30)[2].text, flush=True)\n"
-        "worker.submit(step, Reply('spin')).result(30)\n"
+        f"worker.submit(step, Reply({text!r})).result(30)\n"
     )
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
@@ -150,6 +163,7 @@ def test_a_process_that_hangs_ends_with_a_trainer_that_was_killed():
         assert trainer.stdout is not None
         number = int(trainer.stdout.readline())
         assert not is_finished(number)
+        time.sleep(0.5)  # the step has begun
         trainer.kill()
     assert eventually(lambda: is_finished(number))
 

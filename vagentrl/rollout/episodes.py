@@ -238,7 +238,7 @@ class RunningEpisode:
                 reply=reply,
                 reward=result.reward,
                 finish=finish,
-                metrics=result.metrics,
+                metrics=dict(result.metrics),  # the environment may change its own
                 claims=with_pictures(claims, self._observation, result),
                 policy_version=generation.policy_version,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import queue
@@ -21,6 +22,8 @@ CLOSE_S = 10.0
 """Seconds that an environment may take to close before its process is killed."""
 OOM_SCORE = "500"
 """Where memory runs out, Linux ends the process of an environment before the trainer's (0)."""
+_PR_SET_PDEATHSIG = 1
+"""Linux's prctl(2): the signal that a process gets when its parent's thread ends."""
 
 
 class ThreadWorker:
@@ -76,7 +79,7 @@ class ProcessWorker:
     """Runs an environment, or another object with `close`, in a spawned process, which can be
     killed when it hangs.
 
-    The process has a session of its own, so that whatever it starts is killed with it, and an
+    The process has a session of its own, so that what it starts in there is killed with it, and an
     interrupt from the keyboard reaches the trainer alone. It ends itself when the trainer is gone.
     The factory, and the functions and arguments of calls, must be picklable.
 
@@ -92,9 +95,10 @@ class ProcessWorker:
         self._process = context.Process(
             target=_serve, args=(theirs, factory, memory_gb), daemon=True
         )
-        self._process.start()
-        theirs.close()
         self._caller = ThreadWorker(lambda: ours, closes=False)
+        # By the thread that lives until the process has ended: see `_end_with_the_thread`.
+        self._caller.submit(lambda _: self._process.start()).result()
+        theirs.close()
         self._answer: Future | None = None
 
     @property
@@ -149,7 +153,8 @@ def _serve(theirs: Connection, factory: Callable[[], Any], memory_gb: float | No
                 if environment is None:
                     environment = factory()
                 theirs.send((function(environment, *arguments), None))
-            except Exception as error:  # ProcessWorker raises it again in the trainer's process
+            # ProcessWorker raises it again in the trainer's process.
+            except (Exception, SystemExit) as error:
                 theirs.send((None, _as_env_error(error)))
     if environment is not None:
         environment.close()
@@ -163,7 +168,19 @@ def _set_apart(memory_gb: float | None) -> None:
     if memory_gb is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory_gb * 2**30), hard))
+    _end_with_the_thread()
     threading.Thread(target=_end_with_the_trainer, daemon=True).start()
+
+
+def _end_with_the_thread() -> None:
+    """Let Linux kill this process when the thread that has started it ends, as it does when the
+    trainer is killed.
+
+    `_end_with_the_trainer` also kills what this process has started, but its thread never runs
+    while the environment hangs in native code that holds Python's lock.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_the_trainer() -> None:

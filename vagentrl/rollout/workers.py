@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import pickle
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal, NamedTuple
@@ -22,9 +21,21 @@ from vagentrl.errors import ConfigError, EnvError, VagentError, seen, where
 from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker
 from vagentrl.signatures import check_signatures
-from vagentrl.types import Claim, ClaimKind, Example, Observation, Reply, State, StepResult
+from vagentrl.types import (
+    Claim,
+    ClaimKind,
+    Example,
+    Observation,
+    Reply,
+    State,
+    StepResult,
+    check_text,
+)
 
 EnvironmentFactory = Callable[[], Environment]
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+"""Advantages are computed in float32, in which a larger reward is infinite."""
 
 
 class Beginning(NamedTuple):
@@ -45,8 +56,7 @@ def reset(
     if not isinstance(observation, Observation):
         raise EnvError.returned(environment, "reset", observation, "return an Observation alone")
     prompt = environment.system_prompt()
-    if not isinstance(prompt, str):
-        raise EnvError.returned(environment, "system_prompt", prompt, "return a string")
+    check_text(prompt, f"what {type(environment).__name__}.system_prompt returned")
     examples = environment.examples()
     if not isinstance(examples, tuple) or not all(isinstance(one, Example) for one in examples):
         wanted = "return a tuple of Example(observation, reply)"
@@ -57,7 +67,7 @@ def reset(
 def opening(environment: Environment) -> tuple[str, ReplyFormat, State | None]:
     """The system prompt, the reply format and the true state at the start of some episode."""
     environment.reset(seed_of("train", 0))
-    return environment.system_prompt(), environment.format, _state(environment)
+    return environment.system_prompt(), environment.format, state_of(environment)
 
 
 def initial_state(environment: Environment, seed: int) -> Hashable | None:
@@ -110,10 +120,10 @@ def step(environment: Environment, reply: Reply) -> tuple[StepResult, tuple[Clai
     """Step with a reply; returns the result, and the reply's claims with the true states."""
     observed, predicted = _claimed(reply)
     claiming = observed is not None or predicted is not None
-    before = _state(environment) if claiming else None
+    before = state_of(environment) if claiming else None
     result = environment.step(reply)
     _check_result(environment, result)
-    after = _state(environment) if predicted is not None else None
+    after = state_of(environment) if predicted is not None else None
     given: tuple[tuple[ClaimKind, str | None, State | None], ...] = (
         ("observation", observed, before),
         ("prediction", predicted, after),
@@ -150,7 +160,12 @@ def with_pictures(
     )
 
 
-def _state(environment: Environment) -> State | None:
+def state_of(environment: Environment) -> State | None:
+    """The true state.
+
+    Raises:
+        EnvError: If `state` returned something else.
+    """
     state = environment.state()
     if state is not None and not isinstance(state, State):
         wanted = "return State(natural, structured, symbolic), or None"
@@ -168,12 +183,16 @@ def _check_result(environment: Environment, result: object) -> None:
         raise EnvError(f"{name} whose observation is {seen(result.observation)}")
     if not _is_number(result.reward):
         raise EnvError(f"{name} whose reward is {seen(result.reward)}; give a float")
-    if not math.isfinite(result.reward):
+    if not abs(result.reward) <= LARGEST_REWARD:
         raise EnvError(f"the reward is {result.reward}; nothing can be learned from that")
     for field, value in (("terminated", result.terminated), ("truncated", result.truncated)):
         if not isinstance(value, bool | np.bool_):
             raise EnvError(f"{name} whose {field} is {seen(value)}; give True or False")
+    if not isinstance(result.metrics, Mapping):
+        raise EnvError(f"{name} whose metrics are {seen(result.metrics)}; give a dictionary")
     for metric, value in result.metrics.items():
+        if not isinstance(metric, str):
+            raise EnvError(f"{name} with a metric named {seen(metric)}; give a string")
         if not isinstance(value, Real | np.bool_):
             raise EnvError(f"{name} whose metric {metric!r} is {seen(value)}; give a float")
 
