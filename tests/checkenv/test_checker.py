@@ -8,10 +8,12 @@ import yaml
 from tests.checkenv import toys
 from vagentrl.checkenv import TABLE_HEAD, Effort, Report, check_environment
 from vagentrl.checkenv import checker as checker_module
-from vagentrl.checkenv.hostile import HOSTILE
+from vagentrl.checkenv.bench import Bench
+from vagentrl.checkenv.hostile import HOSTILE, answer_hostile
 from vagentrl.checkenv.provenance import extra_and_licence
 from vagentrl.cli.main import main
 from vagentrl.environment import Environment
+from vagentrl.errors import EnvError
 
 BRIEF = Effort(episodes=4, states=12, plays=2, seconds=0.2, patience_s=20)
 
@@ -57,11 +59,37 @@ def test_a_hang_fails_its_check(monkeypatch: pytest.MonkeyPatch):
     assert "no answer within 1.2 s" in report.findings[0].seen
 
 
+def test_one_that_hangs_in_every_call_is_asked_twice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checker_module, "STARTUP_S", 20)
+    asked = {"contract", "misuse", "skill", "memory"}
+    only(monkeypatch, asked, set(HOSTILE))
+    report = report_on(toys.HangsAtOnce, Effort(4, 12, 2, seconds=0.2, patience_s=0.5))
+    told = [(finding.check, finding.verdict) for finding in report.findings]
+    assert told == [
+        ("contract", "fail"), ("misuse", "fail"), ("skill", "not checked"),
+        ("memory", "not checked"), ("the same in two processes", "not checked"),
+        ("rest of the process", "not checked"), ("hostile replies", "not checked"),
+    ]  # fmt: skip
+    assert "it has hung too often" in report.findings[-1].seen
+
+
+def test_one_mistake_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    only(monkeypatch, {"contract", "misuse", "members of a group"}, set())
+    first, *others = report_on(toys.HalfACharacter).findings
+    assert "surrogate" in first.seen and first.check == "contract"
+    assert [finding.seen for finding in others[:2]] == ["the same error as under contract"] * 2
+
+
 def test_the_reply_that_crashes_an_environment_is_named(monkeypatch: pytest.MonkeyPatch):
     only(monkeypatch, set(), {"empty", "NUL", "null"})
     finding = report_on(toys.CrashesOnNul).findings[-1]
     assert (finding.check, finding.verdict) == ("hostile replies", "fail")
     assert finding.seen.startswith("1 of 3 texts: NUL: ")
+
+
+def test_the_line_that_raises_on_a_reply_is_named():
+    with pytest.raises(EnvError, match=r"(?s)NUL as the whole reply: ValueError.*toys\.py:\d+"):
+        answer_hostile(Bench(toys.RaisesOnNul, BRIEF), "NUL")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from vagentrl.checkenv.contract import check_contract, check_misuse
 from vagentrl.checkenv.effort import Effort
 from vagentrl.checkenv.hostile import HOSTILE, answer_hostile
 from vagentrl.checkenv.initial_states import check_initial_states
+from vagentrl.checkenv.process import check_process
 from vagentrl.checkenv.report import Checked, Finding
 from vagentrl.checkenv.resources import check_close, check_memory
 from vagentrl.checkenv.skill import check_skill
 from vagentrl.checkenv.traces import check_group, check_independence
 from vagentrl.environment import Environment
-from vagentrl.errors import ConfigError, EnvError
+from vagentrl.errors import ConfigError, EnvError, PartError
 from vagentrl_judges.exact_state import ExactState
 
 EFFORT = Effort(episodes=24, states=48, plays=20, seconds=2, patience_s=5)
@@ -32,6 +33,7 @@ CHECKS: list[Check] = [
     check_skill,
     check_memory,
     check_close,
+    check_process,
 ]
 
 
@@ -84,8 +86,19 @@ def test_luck_on_the_way_is_no_mistake(check: Check):
         (toys.RemembersEpisodes, check_memory, "memory", "KiB of Python objects"),
         (toys.RemembersPictures, check_memory, "memory", "KiB of the process"),
         (toys.LeavesAThread, check_close, "close", "6 threads"),
-        (toys.LeavesAProcess, check_close, "close", "3 children"),
+        (toys.LeavesAProcess, check_close, "close", "9 children, 9 files"),
         (toys.LeavesAFile, check_close, "close", "6 files"),
+        (toys.LeavesAFileAReset, check_close, "close", "6 files"),
+        (toys.LeavesAFolder, check_close, "close", "6 temporary files"),
+        (toys.SamePicture, check_agreement, "images", "the same in"),
+        (toys.OneCanvas, check_agreement, "images", "was painted over"),
+        (toys.EndsTwiceInSuccess, check_contract, "ends of episodes", "both terminated and"),
+        (toys.NamelessStates, check_initial_states, "initial states", "for one seed differ"),
+        (toys.SeedsNumpy, check_process, "rest of the process", "the generator of numpy.random"),
+        (toys.DrawsFromRandom, check_process, "rest of the process", "the generator of `random`"),
+        (toys.ChangesFolder, check_process, "rest of the process", "the current folder"),
+        (toys.ChangesVariables, check_process, "rest of the process", "variables of the"),
+        (toys.IgnoresInterrupts, check_process, "rest of the process", "handlers of signals"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -95,6 +108,28 @@ def test_a_mistake_is_found(kind: type[Environment], check: Check, name: str, se
     assert seen in found[name].seen
     assert found[name].wanted
     assert found[name].advice
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "message"),
+    [
+        (toys.ListAsPlan, check_skill, r"ListAsPlan.oracle returned .*; return a tuple of strings"),
+        (toys.TextAsActions, check_contract, "TextAsActions.random_actions returned 'Left'"),
+        (toys.DictAsState, check_agreement, r"DictAsState.state returned \{.*return State"),
+        (toys.ArrayAsFrame, check_agreement, "ArrayAsFrame.frame returned .*return a PIL image"),
+        (toys.NumberedMetrics, check_contract, "with a metric named 3"),
+        (toys.HalfACharacter, check_contract, "half of a surrogate pair.*at 'You see"),
+        (toys.HugeReward, check_skill, r"the reward is 1e\+39"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_what_cannot_be_used_is_named(kind: type[Environment], check: Check, message: str):
+    with pytest.raises((EnvError, PartError), match=message):
+        check(bench(kind))
+
+
+def test_a_metric_that_is_no_number_equals_itself():
+    assert failures(toys.MetricNan, check_independence) == {}
 
 
 def test_a_bounded_cache_is_no_leak_whatever_is_in_it():

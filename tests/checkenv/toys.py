@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -85,6 +89,12 @@ class Endless(Corridor):
 class EndsTwice(Corridor):
     def step(self, reply: Reply) -> StepResult:
         return StepResult(self._observe(), 0.0, terminated=True, truncated=True)
+
+
+class EndsTwiceInSuccess(Corridor):
+    def step(self, reply: Reply) -> StepResult:
+        result = super().step(reply)
+        return replace(result, truncated=result.terminated or result.truncated)
 
 
 class HalfSuccess(Corridor):
@@ -172,6 +182,11 @@ class SharedStarts(Corridor):
         self.place, self.flag = np.random.default_rng(seed).permutation(CELLS)[:2].tolist()
 
 
+class NamelessStates(Corridor):
+    def initial_state(self, seed: int) -> Any:
+        return object()
+
+
 class NotJson(Corridor):
     def state(self) -> State | None:
         return State("here", str({"you": self.place}), "P")
@@ -205,6 +220,25 @@ class GreyPicture(Corridor):
 class BlackPicture(Corridor):
     def _observe(self) -> Observation:
         return Observation("<image>", (Image.new("RGB", (64, 64)),))
+
+
+class SamePicture(Corridor):
+    def _observe(self) -> Observation:
+        return Observation("<image>", (Image.linear_gradient("L").convert("RGB"),))
+
+
+class OneCanvas(Corridor):
+    """Shows one picture, which it paints over in every turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.canvas = Image.new("RGB", (CELLS, 8))
+
+    def _observe(self) -> Observation:
+        frame = self.frame()
+        assert frame is not None
+        self.canvas.paste(frame)
+        return Observation("<image>", (self.canvas,))
 
 
 class OldFrame(Corridor):
@@ -273,6 +307,13 @@ class CrashesOnNul(Corridor):
 # -------------------------------------------------------------------------------------- resources
 
 
+class RaisesOnNul(Corridor):
+    def step(self, reply: Reply) -> StepResult:
+        if "\x00" in reply.text:
+            raise ValueError("embedded null byte")
+        return super().step(reply)
+
+
 class RemembersEpisodes(Corridor):
     played: ClassVar[list[list[int]]] = []
 
@@ -334,6 +375,104 @@ class ClosesOnce(Corridor):
         os.close(self.file)
 
 
+class LeavesAFileAReset(Corridor):
+    """Closes the last of its files alone."""
+
+    def reset(self, seed: int, transition_seed: int = 0) -> Observation:
+        self.file = os.open(os.devnull, os.O_RDONLY)
+        return super().reset(seed, transition_seed)
+
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            os.close(self.file)
+            del self.file
+
+
+class LeavesAFolder(Corridor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.mkdtemp()
+
+
+# ------------------------------------------------------------------------- the rest of the process
+
+
+class SeedsNumpy(Corridor):
+    """Draws all at once, which looks clean unless two threads do it at the same time."""
+
+    def _start(self, seed: int, transition_seed: int) -> None:
+        np.random.seed(seed)
+        self.luck = np.random.random()
+        super()._start(seed, transition_seed)
+
+
+class DrawsFromRandom(Corridor):
+    def _act(self, action: str) -> Outcome:
+        random.random()
+        return super()._act(action)
+
+
+class ChangesFolder(Corridor):
+    def _start(self, seed: int, transition_seed: int) -> None:
+        os.chdir("/")
+        super()._start(seed, transition_seed)
+
+
+class ChangesVariables(Corridor):
+    def _start(self, seed: int, transition_seed: int) -> None:
+        os.environ["PATH"] = f"{os.environ['PATH']}:/levels"
+        super()._start(seed, transition_seed)
+
+
+class IgnoresInterrupts(Corridor):
+    def __init__(self) -> None:
+        super().__init__()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# -------------------------------------------------------------------------------- the wrong values
+
+
+class ListAsPlan(Corridor):
+    def oracle(self) -> Any:
+        return list(super().oracle() or ())
+
+
+class TextAsActions(Corridor):
+    def random_actions(self, rng: random.Random) -> Any:
+        return "Left"
+
+
+class DictAsState(Corridor):
+    def state(self) -> Any:
+        return {"you": self.place}
+
+
+class ArrayAsFrame(Corridor):
+    def frame(self) -> Any:
+        return np.zeros((8, 8, 3), dtype=np.uint8)
+
+
+class NumberedMetrics(Corridor):
+    def step(self, reply: Reply) -> StepResult:
+        return replace(super().step(reply), metrics={3: 1.0})  # pyright: ignore
+
+
+class MetricNan(Corridor):
+    def step(self, reply: Reply) -> StepResult:
+        return replace(super().step(reply), metrics={"speed": float("nan")})
+
+
+class HalfACharacter(Corridor):
+    def _observe(self) -> Observation:
+        return Observation("You see \ud83d.")
+
+
+class HugeReward(Corridor):
+    def _act(self, action: str) -> Outcome:
+        return super()._act(action)._replace(reward=1e39)
+
+
 # ------------------------------------------------------------------------------- crashes and hangs
 
 
@@ -347,6 +486,11 @@ class Hangs(Corridor):
     def oracle(self) -> tuple[str, ...] | None:
         time.sleep(3600)
         return None
+
+
+class HangsAtOnce(Corridor):
+    def _start(self, seed: int, transition_seed: int) -> None:
+        time.sleep(3600)
 
 
 class Exits(Corridor):

@@ -9,11 +9,13 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, get_args
 
-from vagentrl.checkenv.bench import Bench, draw_actions, reply_with, reset, step
+from vagentrl.checkenv.bench import Bench, draw_actions, frame_of, reply_with, reset, step
 from vagentrl.checkenv.report import Checked, Finding, failed, passed, unchecked
 from vagentrl.environment import ActionEnvironment, Environment, seed_of
-from vagentrl.errors import ConfigError, JudgeError
+from vagentrl.errors import ConfigError, EnvError, JudgeError
 from vagentrl.formats import Grounding
+from vagentrl.pictures import check_unchanged, digest
+from vagentrl.rollout.workers import state_of
 from vagentrl.types import Claim, Observation, Representation, State
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 EPISODES = 8
 TURNS = 40
+FEW = 4
+"""States that may look the same by chance."""
 SIDES = (8, 4096)
 """Fewest and most pixels of a side of an image."""
 
@@ -46,12 +50,19 @@ def check_agreement(bench: Bench) -> Checked:
 
 def _moments(environment: Environment, seed: int) -> Iterator[Moment]:
     rng = Random(seed)
-    yield reset(environment, seed), environment.state()
+    yield _seen(reset(environment, seed)), state_of(environment)
     for _ in range(TURNS):
         result = step(environment, reply_with(environment, draw_actions(environment, rng)))
-        yield result.observation, environment.state()
+        yield _seen(result.observation), state_of(environment)
         if result.terminated or result.truncated:
             return
+
+
+def _seen(observation: Observation) -> Observation:
+    """The observation, once its pictures are known, so that a change to them is seen later."""
+    for image in observation.images:
+        digest(image)
+    return observation
 
 
 def _state(environment: Environment, episodes: list[list[Moment]]) -> Finding:
@@ -72,7 +83,7 @@ def _state(environment: Environment, episodes: list[list[Moment]]) -> Finding:
         if empty:
             advice = "describe the state in all three representations"
             return failed(name, f"{empty[0]} is empty", "a description", advice)
-    if environment.state() != environment.state():
+    if state_of(environment) != state_of(environment):
         advice = "let state() only read, and sort what has no order"
         return failed(name, "two calls give different states", "the same state", advice)
     return passed(name, f"{len(set(states))} different ones in {len(states)} turns")
@@ -145,7 +156,7 @@ def _pictures(episodes: list[list[Moment]]) -> Finding:
     images = [image for episode in episodes for o, _ in episode for image in o.images]
     if not images:
         return unchecked(name, "observations have none")
-    problem = _problem(images)
+    problem = _problem(images) or _repainted(images) or _constant(episodes)
     if problem is not None:
         return failed(name, *problem)
     sizes = {image.size for image in images}
@@ -170,6 +181,29 @@ def _problem(images: list[Image]) -> tuple[str, str, str] | None:
     return None
 
 
+def _repainted(images: list[Image]) -> tuple[str, str, str] | None:
+    for image in images:
+        try:
+            check_unchanged(image)
+        except EnvError:
+            return (
+                "a picture of an earlier turn was painted over",
+                "pictures that stay as they were shown",
+                "return another image every time, for instance image.copy()",
+            )
+    return None
+
+
+def _constant(episodes: list[list[Moment]]) -> tuple[str, str, str] | None:
+    moments = [moment for episode in episodes for moment in episode if moment[0].images]
+    views = {tuple(map(digest, observation.images)) for observation, _ in moments}
+    states = {state for _, state in moments}
+    if len(views) > 1 or len(states) < FEW:
+        return None
+    seen = f"the same in {len(states)} different states"
+    return seen, "a picture of the state", "draw the current state in every observation"
+
+
 def _is_plain(image: Image) -> bool:
     return all(low == high for low, high in image.getextrema())  # pyright: ignore
 
@@ -178,7 +212,7 @@ def _frames(environment: Environment) -> Finding:
     name, rng, frames = "frame", Random(0), []
     reset(environment, seed_of("train", 0))
     for _ in range(10):
-        frames.append((environment.frame(), environment.state()))
+        frames.append((frame_of(environment), state_of(environment)))
         if frames[0][0] is None:
             return unchecked(name, "frame() is None, so there are no pictures to look at")
         result = step(environment, reply_with(environment, draw_actions(environment, rng)))

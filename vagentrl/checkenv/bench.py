@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 from random import Random
 from typing import TypeVar
 
+from PIL.Image import Image
+
 from vagentrl.checkenv.effort import Effort
 from vagentrl.claims.judge import Judge
 from vagentrl.environment import ActionEnvironment, Environment
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.rollout import workers
-from vagentrl.rollout.workers import EnvironmentFactory
+from vagentrl.rollout.workers import EnvironmentFactory, state_of
 from vagentrl.types import Observation, Reply, StepResult
 
 MOST_TURNS = 20_000
@@ -89,7 +91,7 @@ def actions_per_turn(environment: Environment) -> int:
 
 def reply_with(environment: Environment, actions: tuple[str, ...]) -> Reply:
     """The well-formed reply with these actions and true claims, if its format can carry them."""
-    state = environment.state() if environment.format.claims else None
+    state = state_of(environment) if environment.format.claims else None
     try:
         text = environment.format.write(actions, observation=state, prediction=state)
     except ConfigError:  # `check_contract` reports it
@@ -99,10 +101,46 @@ def reply_with(environment: Environment, actions: tuple[str, ...]) -> Reply:
 
 def draw_actions(environment: Environment, rng: Random) -> tuple[str, ...]:
     """Random actions, or where the environment draws none the oracle's next; none if neither."""
-    drawn = environment.random_actions(rng)
+    drawn = random_actions(environment, rng)
     if drawn is not None:
         return drawn
-    return (environment.oracle() or ())[: actions_per_turn(environment)]
+    return (plan_of(environment) or ())[: actions_per_turn(environment)]
+
+
+def random_actions(environment: Environment, rng: Random) -> tuple[str, ...] | None:
+    """Actions that the environment draws at random, or None.
+
+    Raises:
+        EnvError: If it gives anything else.
+    """
+    return _actions(environment, "random_actions", environment.random_actions(rng))
+
+
+def plan_of(environment: Environment) -> tuple[str, ...] | None:
+    """The oracle's plan, or None.
+
+    Raises:
+        EnvError: If it gives anything else.
+    """
+    return _actions(environment, "oracle", environment.oracle())
+
+
+def _actions(environment: Environment, method: str, given: object) -> tuple[str, ...] | None:
+    if given is None or (isinstance(given, tuple) and all(isinstance(each, str) for each in given)):
+        return given
+    raise EnvError.returned(environment, method, given, "return a tuple of strings, or None")
+
+
+def frame_of(environment: Environment) -> Image | None:
+    """The picture for people, or None.
+
+    Raises:
+        EnvError: If the environment gives anything else.
+    """
+    frame = environment.frame()
+    if frame is None or isinstance(frame, Image):
+        return frame
+    raise EnvError.returned(environment, "frame", frame, "return a PIL image, or None")
 
 
 def play_at_random(

@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from tqdm import tqdm
+
 from vagentrl.checkenv.agreement import check_agreement
 from vagentrl.checkenv.bench import Bench, open_bench
 from vagentrl.checkenv.contract import check_contract, check_misuse
 from vagentrl.checkenv.effort import LONG, Effort
 from vagentrl.checkenv.hostile import HOSTILE, answer_hostile
 from vagentrl.checkenv.initial_states import check_initial_states
+from vagentrl.checkenv.process import check_process
 from vagentrl.checkenv.provenance import extra_and_licence, loaded_modules
 from vagentrl.checkenv.report import Checked, Finding, Report, failed, passed, unchecked
 from vagentrl.checkenv.resources import check_close, check_memory
@@ -44,17 +47,25 @@ CHECKS: dict[str, Callable[[Bench], Checked]] = {
 }
 """The checks that need a single process, in the order in which they are run."""
 
+MOST_HANGS = 2
+"""After so many calls without an answer the environment is not asked again."""
+
 STARTUP_S = 60.0
 """Seconds in which a process must have started and made its environment."""
 
 
 def check_environment(
-    factory: EnvironmentFactory, name: str, effort: Effort = LONG, judge: Judge | None = None
+    factory: EnvironmentFactory,
+    name: str,
+    effort: Effort = LONG,
+    judge: Judge | None = None,
+    progress: bool = False,
 ) -> Report:
     """Check an environment.
 
     It is played in child processes: one that crashes, hangs or ends its process fails the check
-    that was running, and the other checks go on in a new process.
+    that was running, and the other checks go on in a new process. One that hangs twice is not asked
+    again.
 
     Args:
         factory: Makes the environment; it must be picklable.
@@ -62,10 +73,11 @@ def check_environment(
         effort: How much to play.
         judge: Compares claims with the true state exactly (`vagentrl_judges.exact_state`); None
             leaves claims unchecked.
+        progress: Show a bar of the checks on standard error.
     """
     seat = _Seat(factory, effort, judge, hash_seed=1)
     findings: list[Finding] = []
-    measured: dict[str, Any] = {}
+    skill, states = None, None
     try:
         modules = seat.ask(loaded_modules)
     except EnvError as error:
@@ -73,20 +85,35 @@ def check_environment(
         wanted = "an environment"
         made = failed("start", str(error), wanted, "see that the class can be made and imported")
         return Report(name, (made,))
-    for title, check in CHECKS.items():
-        try:
-            checked = seat.ask(check)
-        except EnvError as error:
-            findings.append(_broken(title, error))
-            continue
-        findings += checked.findings
-        measured |= {k: v for k, v in vars(checked).items() if k != "findings" and v is not None}
-    findings.append(_two_processes(seat))
-    findings.append(_hostile(seat))
+    whole: dict[str, Callable[[_Seat], Checked]] = {
+        **{title: partial(_asked, check=check) for title, check in CHECKS.items()},
+        "the same in two processes": _two_processes,
+        "rest of the process": _in_a_new_process,
+        "hostile replies": _hostile,
+    }
+    broken: dict[str, str] = {}
+    with tqdm(whole.items(), desc=name, leave=False, disable=not progress) as bar:
+        for title, check in bar:
+            bar.set_postfix_str(title)
+            if seat.hangs >= MOST_HANGS:
+                findings.append(unchecked(title, "it has hung too often to be asked again"))
+                continue
+            try:
+                checked = check(seat)
+            except EnvError as error:
+                first = broken.setdefault(str(error), title)
+                findings.append(_broken(title, error, first))
+                continue
+            findings += checked.findings
+            skill, states = checked.skill or skill, checked.states or states
     modules = _modules_after_play(seat, modules)
     seat.close()
     extra, licence = extra_and_licence(modules)
-    return Report(name, tuple(findings), extra=extra, licence=licence, **measured)
+    return Report(name, tuple(findings), skill, states, extra, licence)
+
+
+def _asked(seat: _Seat, check: Callable[[Bench], Checked]) -> Checked:
+    return seat.ask(check)
 
 
 class _Seat:
@@ -97,6 +124,7 @@ class _Seat:
     ) -> None:
         self.settings = (factory, effort, judge)
         self.hash_seed = hash_seed
+        self.hangs = 0
         self._worker: ProcessWorker | None = None
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -116,6 +144,7 @@ class _Seat:
             return answer.result(patience)
         except TimeoutError as error:
             self.close()
+            self.hangs += 1
             raise EnvError(f"no answer within {patience:g} s: it hangs, or is too slow") from error
         except EnvError:
             self.close()  # what the environment left behind must not fail the next check
@@ -141,13 +170,15 @@ def _hash_seed(seed: int) -> Iterator[None]:
             os.environ["PYTHONHASHSEED"] = before
 
 
-def _broken(check: str, error: EnvError) -> Finding:
+def _broken(check: str, error: EnvError, first: str) -> Finding:
+    """The finding of a check that ended in an error; `first` is the check that met it first."""
+    if first != check:
+        return failed(check, f"the same error as under {first}", "an answer", "mend that one first")
     return failed(
         check,
         str(error),
         "an answer",
-        "mend the error at the line that is named; data.workers: process confines a crash to its "
-        "own episode",
+        "mend what the error names; data.workers: process confines a crash to its own episode",
     )
 
 
@@ -155,26 +186,38 @@ def _replays(bench: Bench) -> bool:
     return bench.environment.replays
 
 
-def _two_processes(seat: _Seat) -> Finding:
+def _in_a_new_process(seat: _Seat) -> Checked:
+    """See what episodes change in a process in which none was played before."""
+    other = _Seat(*seat.settings, hash_seed=1)
+    try:
+        return other.ask(check_process)
+    finally:
+        other.close()
+
+
+def _two_processes(seat: _Seat) -> Checked:
     """Play the same episodes in two processes with different hash seeds."""
     other = _Seat(*seat.settings, hash_seed=2)
     try:
         if not seat.ask(_replays):
             reason = "its `replays` is False: episodes cannot be repeated"
-            return unchecked("the same in two processes", reason)
-        return compare_processes(
+            return Checked((unchecked("the same in two processes", reason),))
+        finding = compare_processes(
             seat.ask(traces), other.ask(traces), seat.ask(openings), other.ask(openings)
         )
-    except EnvError as error:
-        return _broken("the same in two processes", error)
+        return Checked((finding,))
     finally:
         other.close()
 
 
-def _hostile(seat: _Seat) -> Finding:
+def _hostile(seat: _Seat) -> Checked:
     """Give every hostile reply; a crash or a hang costs its process and not the check."""
     wrong: list[str] = []
+    given = 0
     for name in HOSTILE:
+        if seat.hangs >= MOST_HANGS:
+            break
+        given += 1
         try:
             problem = seat.ask(answer_hostile, name)
         except EnvError as error:
@@ -182,13 +225,15 @@ def _hostile(seat: _Seat) -> Finding:
         if problem is not None:
             wrong.append(problem)
     if not wrong:
-        return passed("hostile replies", f"{len(HOSTILE)} texts in 8 places: all are answered")
-    return failed(
+        told = f"{given} texts in 8 places: all are answered"
+        return Checked((passed("hostile replies", told),))
+    return Checked((failed(
         "hostile replies",
-        f"{len(wrong)} of {len(HOSTILE)} texts: " + "; ".join(text[:200] for text in wrong[:4]),
+        f"{len(wrong)} of {given} texts: " + "; ".join(text[:300] for text in wrong[:4]),
         "an answer to every reply, which neither repeats it at length nor its placeholders",
-        "quote nothing that the agent wrote, or only with <image> taken out and a bounded length",
-    )
+        "raise nothing for what cannot be read; quote nothing that the agent wrote, or only with "
+        "<image> taken out and a bounded length",
+    ),))  # fmt: skip
 
 
 def _modules_after_play(seat: _Seat, before: frozenset[str]) -> frozenset[str]:

@@ -8,15 +8,17 @@ from vagentrl.checkenv.bench import (
     Bench,
     actions_per_turn,
     draw_actions,
+    plan_of,
     play_at_random,
     reply_with,
     reset,
     step,
 )
+from vagentrl.checkenv.oracle import play_oracle
 from vagentrl.checkenv.report import Checked, Finding, failed, passed, unchecked
 from vagentrl.environment import Environment, seed_of
 from vagentrl.errors import ConfigError, EnvError
-from vagentrl.rollout.workers import traits
+from vagentrl.rollout.workers import state_of, traits
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply
 
 EPISODES = 5
@@ -60,16 +62,17 @@ def _ends(bench: Bench) -> Finding:
     turns, successes = [], []
     for index in bench.within_time(range(EPISODES), share=0.5):
         results = list(play_at_random(bench.environment, seed_of("train", index), rng))
-        last = results[-1]
-        if last.terminated and last.truncated:
-            return failed(
-                name,
-                f"both terminated and truncated in turn {len(results)}",
-                "terminated if the task is over, truncated if only a limit was reached",
-                "set truncated=False where terminated is true",
-            )
+        solved = list(play_oracle(bench.environment, seed_of("train", index)))
+        for last in (results[-1], *solved[-1:]):
+            if last.terminated and last.truncated:
+                return failed(
+                    name,
+                    f"both terminated and truncated at the end of seed {seed_of('train', index)}",
+                    "terminated if the task is over, truncated if only a limit was reached",
+                    "set truncated=False where terminated is true",
+                )
+            successes.append(last.metrics.get("success"))
         turns.append(len(results))
-        successes.append(last.metrics.get("success"))
     strange = [success for success in successes if success not in (0, 1, None)]
     if strange:
         advice = "report a share or a score as a metric of another name"
@@ -81,13 +84,13 @@ def _ends(bench: Bench) -> Finding:
 def _format_carries_actions(environment: Environment) -> Finding:
     name, rng = "actions in replies", Random(0)
     reset(environment, seed_of("train", 0))
-    plan = environment.oracle()
+    plan = plan_of(environment)
     drawn = [draw_actions(environment, rng) for _ in range(20)]
     if plan:
         drawn.append(plan[: actions_per_turn(environment)])
     if not any(drawn):
         return unchecked(name, "neither random_actions nor oracle gives any")
-    state = environment.state()
+    state = state_of(environment)
     for actions in filter(None, drawn):
         try:
             environment.format.write(actions, observation=state, prediction=state)

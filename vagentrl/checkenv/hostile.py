@@ -9,7 +9,8 @@ from random import Random
 
 from vagentrl.checkenv.bench import Bench, draw_actions, reset, step
 from vagentrl.environment import Environment, seed_of
-from vagentrl.errors import ConfigError, EnvError
+from vagentrl.errors import ConfigError, EnvError, where
+from vagentrl.rollout.workers import state_of
 from vagentrl.types import IMAGE_PLACEHOLDER, Reply
 
 SLOW_S = 5.0
@@ -36,6 +37,7 @@ HOSTILE: dict[str, str] = {
     "combining characters": "Z" + "\u0301" * 10_000,
     "emoji": "👩\u200d👩\u200d👧\u200d👦🏴\U000e0067\U000e007f",
     "not characters": "\ufffe\uffff\U0010ffff",
+    "half of a surrogate pair": "\ud83d Up",
     "a million letters": "a" * MEGABYTE,
     "a million words": "up " * (MEGABYTE // 3),
     "a million commas": "," * MEGABYTE,
@@ -74,8 +76,7 @@ def answer_hostile(bench: Bench, name: str) -> str | None:
         except EnvError as error:
             raise EnvError(f"{name} {place}: {error}") from error
         except Exception as error:
-            wrapped = EnvError(f"{name} {place}: {type(error).__name__}: {str(error)[:300]}")
-            raise wrapped from error
+            raise EnvError(f"{name} {place}: {where(error)[-300:]}") from error
         seconds = time.monotonic() - started
         if seconds > SLOW_S:
             return f"{name} {place}: the answer takes {seconds:.1f} s"
@@ -93,7 +94,7 @@ def _replies(environment: Environment, text: str) -> Iterator[tuple[str, Reply]]
     """A hostile text in the places where an agent may write it."""
     format = environment.format
     usual = draw_actions(environment, Random(0)) or ("look",)
-    state = environment.state() if format.claims else None
+    state = state_of(environment) if format.claims else None
     yield "as the whole reply", format(text)
     inside = [(_ARGUMENT.sub(lambda _: text, usual[0], count=1),)]
     for place, actions in (

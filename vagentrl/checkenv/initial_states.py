@@ -27,6 +27,8 @@ def check_initial_states(bench: Bench) -> Checked:
             if state is None:
                 reason = "initial_state() is None, so nothing tells states apart"
                 return Checked((unchecked("initial states", reason),))
+            if index < FEW and state != environment.initial_state(seed_of(split, index)):
+                return Checked((_no_value(state),))
             if not isinstance(state, Hashable):
                 seen = f"initial_state() is a {type(state).__name__}"
                 wanted = "a value that can be compared by its hash"
@@ -40,6 +42,12 @@ def check_initial_states(bench: Bench) -> Checked:
     )
     both = len(found["validation"] & found["test"])
     return Checked((_enough(counts), _disjoint(counts, both, bench)), states=counts)
+
+
+def _no_value(state: object) -> Finding:
+    seen = f"two calls of initial_state() for one seed differ; the first gave {state!r:.80}"
+    advice = "return a string, a tuple or a State, which equals another one of the same content"
+    return failed("initial states", seen, "the same initial state", advice)
 
 
 def _enough(counts: StateCounts) -> Finding:

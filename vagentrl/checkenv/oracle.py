@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
-from vagentrl.checkenv.bench import MOST_TURNS, Bench, actions_per_turn, reply_with, reset, step
+from vagentrl.checkenv.bench import (
+    MOST_TURNS,
+    Bench,
+    actions_per_turn,
+    plan_of,
+    reply_with,
+    reset,
+    step,
+)
 from vagentrl.checkenv.report import Finding, Rate, failed, passed, unchecked
 from vagentrl.environment import Environment, Split, seed_of
 from vagentrl.types import StepResult
@@ -25,7 +33,7 @@ def check_oracle(bench: Bench) -> tuple[Finding, Rate | None]:
     for index in bench.within_time(range(bench.effort.plays), share=0.5):
         seed = seed_of(SPLITS[index % 2], index // 2)
         reset(environment, seed, seed)
-        plan = environment.oracle()
+        plan = plan_of(environment)
         if plan is None and not played:
             return unchecked(name, "oracle() is None"), None
         if not plan:
@@ -36,7 +44,7 @@ def check_oracle(bench: Bench) -> tuple[Finding, Rate | None]:
         if not luck and not _solved(results) and _is_lucky(environment, seed, plan):
             luck = True
         if luck:
-            results = list(_ask_again(environment, seed))
+            results = list(play_oracle(environment, seed))
         played.append((seed, results))
         if not luck and not _solved(results):
             return _missed(seed, plan, results), _rate(played)
@@ -55,11 +63,13 @@ def _play_plan(environment: Environment, plan: tuple[str, ...]) -> Iterator[Step
             return
 
 
-def _ask_again(environment: Environment, seed: int) -> Iterator[StepResult]:
-    """Play an episode, and ask the oracle again in every turn."""
+def play_oracle(environment: Environment, seed: int) -> Iterator[StepResult]:
+    """Play an episode, and ask the oracle again in every turn; nothing if it has no plan."""
     reset(environment, seed, seed)
+    if not plan_of(environment):
+        return
     for _ in range(MOST_TURNS):
-        plan = (environment.oracle() or ())[: actions_per_turn(environment)]
+        plan = (plan_of(environment) or ())[: actions_per_turn(environment)]
         result = step(environment, reply_with(environment, plan))
         yield result
         if result.terminated or result.truncated:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import tempfile
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from vagentrl.checkenv.bench import Bench, draw_actions, play_at_random, reply_with, reset, step
+from vagentrl.checkenv.bench import (
+    Bench,
+    draw_actions,
+    frame_of,
+    play_at_random,
+    reply_with,
+    reset,
+    step,
+)
 from vagentrl.checkenv.report import Checked, Finding, failed, passed
 from vagentrl.environment import Environment, seed_of
+from vagentrl.rollout.workers import state_of
 
 PROCESS = Path("/proc/self")
 TURNS = 50
@@ -73,8 +84,8 @@ def _play(environment: Environment, seeds: Iterable[int]) -> int:
         for turn, _ in enumerate(play_at_random(environment, seed, Random(seed))):
             if turn == TURNS:
                 break
-        environment.frame()
-        environment.state()
+        frame_of(environment)
+        state_of(environment)
         played += 1
     return played
 
@@ -101,15 +112,17 @@ class Held:
     threads: int
     children: int
     files: int
+    temporary_files: int
 
 
 def held() -> Held:
-    """Count the threads, child processes and open files of this process."""
+    """Count the threads, child processes, open and temporary files of this process."""
+    temporary = len(os.listdir(tempfile.gettempdir()))
     if not PROCESS.exists():  # not Linux: only Python's own threads are known
-        return Held(threading.active_count(), 0, 0)
+        return Held(threading.active_count(), 0, 0, temporary)
     tasks = list((PROCESS / "task").iterdir())
     children = sum(map(_children, tasks))
-    return Held(len(tasks), children, len(os.listdir(PROCESS / "fd")))
+    return Held(len(tasks), children, len(os.listdir(PROCESS / "fd")), temporary)
 
 
 def _children(task: Path) -> int:
@@ -122,6 +135,24 @@ def _children(task: Path) -> int:
 
 def check_close(bench: Bench) -> Checked:
     """Make, play and close environments, and see what stays behind; close each twice."""
+    with _own_temporary_folder():
+        return _check_close(bench)
+
+
+@contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """Let temporary files be made in a folder that no other program uses."""
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir, variable = before
+            os.environ.pop("TMPDIR") if variable is None else os.environ.update(TMPDIR=variable)
+
+
+def _check_close(bench: Bench) -> Checked:
     name = "close"
     _live_and_close(bench)  # what a library starts once for all is none of ours
     before, rounds = held(), 3
@@ -138,7 +169,7 @@ def check_close(bench: Bench) -> Checked:
         }
         if not left:
             return Checked((passed(name, "no thread, process or file is left; twice is harmless"),))
-    seen = ", ".join(f"{count} {kind}" for kind, count in left.items())
+    seen = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in left.items())
     return Checked((_left_open(name, seen, rounds),))
 
 
@@ -160,8 +191,9 @@ def _waiting() -> Iterator[None]:
 
 def _live_and_close(bench: Bench) -> None:
     environment = bench.make()
-    reset(environment, seed_of("train", 0))
-    step(environment, reply_with(environment, draw_actions(environment, Random(0))))
+    for index in range(3):  # what one reset opens, the next one or close releases
+        reset(environment, seed_of("train", index))
+        step(environment, reply_with(environment, draw_actions(environment, Random(0))))
     environment.close()
     environment.close()
     bench.make().close()  # one that was never reset

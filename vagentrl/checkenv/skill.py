@@ -12,6 +12,8 @@ from vagentrl.checkenv.bench import (
     MOST_TURNS,
     Bench,
     actions_per_turn,
+    plan_of,
+    random_actions,
     reply_with,
     reset,
     step,
@@ -53,7 +55,7 @@ def check_skill(bench: Bench) -> Checked:
     rng = Random(0)
     random = None
     reset(environment, seed_of("train", 0))
-    if environment.random_actions(rng) is not None:
+    if random_actions(environment, rng) is not None:
         random = _rate(bench, lambda e: _random_reply(e, rng), held_out, clock, share=0.3)
     oracle_finding, oracle = check_oracle(bench)
     constant, text = _best_constant(bench, clock)
@@ -72,7 +74,7 @@ def check_skill(bench: Bench) -> Checked:
 
 
 def _random_reply(environment: Environment, rng: Random) -> Reply:
-    return reply_with(environment, environment.random_actions(rng) or ())
+    return reply_with(environment, random_actions(environment, rng) or ())
 
 
 def _rate(
@@ -142,8 +144,8 @@ def _candidates(bench: Bench) -> list[Reply]:
     environment, counts, rng = bench.environment, Counter[tuple[str, ...]](), Random(0)
     for index in bench.within_time(range(50), share=0.1):
         reset(environment, seed_of("train", index))
-        drawn = [environment.random_actions(rng) for _ in range(4)]
-        plan = environment.oracle()
+        drawn = [random_actions(environment, rng) for _ in range(4)]
+        plan = plan_of(environment)
         if plan:
             drawn.append(plan[: actions_per_turn(environment)])
         counts.update(actions for actions in drawn if actions)

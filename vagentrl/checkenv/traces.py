@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from random import Random
 from typing import get_args
 
-from vagentrl.checkenv.bench import Bench, draw_actions, reply_with, reset, step
+from vagentrl.checkenv.bench import Bench, draw_actions, plan_of, reply_with, reset, step
 from vagentrl.checkenv.report import Checked, Finding, failed, passed, unchecked
 from vagentrl.environment import Environment, Split, seed_of
+from vagentrl.rollout.workers import state_of
 from vagentrl.types import Observation, Reply, StepResult
 
 EPISODES = 6
@@ -29,7 +30,7 @@ class Shown:
     reward: float = 0.0
     terminated: bool = False
     truncated: bool = False
-    metrics: tuple[tuple[str, float], ...] = ()
+    metrics: tuple[tuple[str, str], ...] = ()  # as text, in which nan is like nan
 
 
 Trace = tuple[Shown, ...]
@@ -57,7 +58,7 @@ def _reply(environment: Environment, rng: Random) -> Reply:
     if luck < 0.1:
         return MALFORMED
     if luck < 0.3:
-        plan = environment.oracle()
+        plan = plan_of(environment)
         actions = plan[:1] if plan else actions
     return reply_with(environment, actions)
 
@@ -66,7 +67,7 @@ def shown(
     environment: Environment, observation: Observation, result: StepResult | None = None
 ) -> Shown:
     """What the environment tells now."""
-    state = environment.state()
+    state = state_of(environment)
     told = Shown(
         text=observation.text,
         hint=observation.hint,
@@ -86,7 +87,7 @@ def shown(
         float(result.reward),
         bool(result.terminated),
         bool(result.truncated),
-        tuple((name, float(value)) for name, value in sorted(result.metrics.items())),
+        tuple((name, repr(float(value))) for name, value in sorted(result.metrics.items())),
     )
 
 

@@ -43,7 +43,7 @@ def run_check_env(arguments: Sequence[str]) -> None:
         raise ConfigError("no environment is named; give a class, --config or --all")
     reports = []
     for name, factory in chosen:
-        report = check_environment(factory, name, effort, exact_judge())
+        report = check_environment(factory, name, effort, exact_judge(), progress=True)
         reports.append(report)
         _show(report, settings)
     if settings.markdown:
