@@ -109,6 +109,8 @@ def _read_json(text: str) -> Call:
         raise CallError('"name" is the name of a tool')
     if not isinstance(arguments, dict):
         raise CallError('"arguments" is an object')
+    if any(isinstance(one, str) and _CONTROL.search(one) for one in arguments.values()):
+        raise CallError("an action has no control characters")  # JSON can escape them
     return Call(name, {key: _text(argument) for key, argument in arguments.items()})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vagentrl.environment import Environment
 from vagentrl.errors import ConfigError, EnvError
 from vagentrl.formats import FreeThink, ReplyFormat
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, State, StepResult
+from vagentrl.types import Observation, Reply, State, StepResult
 from vagentrl_envs.support.calls import SAY, CallError, read_call
 from vagentrl_envs.support.describing import describe
 from vagentrl_envs.support.drawing import draw_task, identity
@@ -24,6 +24,7 @@ from vagentrl_envs.support.scripted_user import ScriptedUser
 from vagentrl_envs.support.talk import Talk, User
 from vagentrl_envs.support.tasks import Family, Task
 from vagentrl_envs.support.tools import Close, Tool, ToolError, Transfer, Verify, build
+from vagentrl_envs.text_actions import readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -192,7 +193,7 @@ class CustomerSupport(Environment):
     def _say(self, case: Case, message: str, user: User) -> Advance:
         talk = case.talk.with_line("agent", message)
         turn = user.answer(self._task, case.world, talk, message)
-        text = turn.text.replace(IMAGE_PLACEHOLDER, "")
+        text = readable(turn.text)
         case = replace(
             case,
             world=turn.world,

@@ -148,9 +148,9 @@ def plan(draw: Draw) -> Task:
         writes.append(ChangePlan(line.number, new.name))
     start = World(caller.database(line, bills), Phone(), line.number)
     opening, wish = _wish_for_plan(draw, new)
-    inform = {"no", until} if variant == "bound" else set()
+    inform = {"no", f"until:{until}"} if variant == "bound" else set()
     if variant == "overdue":
-        inform = {str(bills[1].total)}
+        inform = {f"bill:{bills[1].total}"}
     return replace(
         _task(draw, "plan", variant, opening, wish, start, start.phone, writes),
         accepts=frozenset({f"plan:{new.name}"}),
@@ -171,7 +171,7 @@ def refund(draw: Draw) -> Task:
     opening, wish = _wish_for_refund(draw, charge, bills[index].month)
     return replace(
         _task(draw, "refund", variant, opening, wish, start, start.phone, writes),
-        inform=frozenset({str(amount)} if writes else {"no", str(bills[index].total)}),
+        inform=frozenset({f"back:{amount}"} if writes else {"no", f"bill:{bills[index].total}"}),
         reads=("get_bills",),
     )
 
@@ -192,7 +192,7 @@ def suspended(draw: Draw) -> Task:
     opening, wish = _no_service(draw)
     return replace(
         _task(draw, "suspended", f"{len(unpaid)} bills", opening, wish, start, healthy, writes),
-        inform=frozenset(str(bills[int(index)].total) for index in unpaid),
+        inform=frozenset(f"bill:{bills[int(index)].total}" for index in unpaid),
         reads=("get_line", "get_bills"),
     )
 

@@ -137,14 +137,14 @@ class Expert:
             case RequestPayment(bill=id):
                 bill = world.database.bill(id)
                 assert bill is not None, "the task draws its bills"
-                if str(bill.total) not in talk.told:
+                if f"bill:{bill.total}" not in talk.told:
                     return self._ask(f"{bill.total} due", f"Your bill of ${bill.total} is unpaid.")
                 if bill.status == "requested":
                     return self._ask("pay", "Please pay the request that I sent.")
         return write.call
 
     def _inform(self, facts: frozenset[str]) -> str:
-        others = " ".join(sorted(facts - {"no"}))
+        others = " ".join(sorted(fact.partition(":")[2] for fact in facts - {"no"}))
         if "no" not in facts:
             return self._ask(f"{others} back", f"You get ${others} back.")
         if self.task.family == "refund":

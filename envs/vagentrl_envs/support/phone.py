@@ -127,6 +127,17 @@ def repairs(phone: Phone, goal: Phone) -> list[str]:
     return commands
 
 
+def is_needless(command: str, phone: Phone, goal: Phone) -> bool:
+    """Whether a command brings the telephone no nearer to `goal`.
+
+    A setting that is right already stays as it is, and one that was right is spoiled: both are
+    needless. Undoing a needless change is not. A restart is never needless: it is a usual request.
+    """
+    if command == "restart":
+        return False
+    return len(repairs(operate(phone, command), goal)) >= len(repairs(phone, goal))
+
+
 @dataclass(frozen=True)
 class World:
     """Both databases: the company's and the customer's telephone.

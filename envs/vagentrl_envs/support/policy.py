@@ -12,7 +12,7 @@ from vagentrl_envs.support.records import (
     plan_named,
 )
 from vagentrl_envs.support.talk import Talk
-from vagentrl_envs.support.tasks import Family
+from vagentrl_envs.support.tasks import NEEDLESS, Family
 from vagentrl_envs.support.tools import (
     AddData,
     ChangePlan,
@@ -30,13 +30,16 @@ OLDEST_CREDIT = months_before(TODAY, 1)
 
 ALWAYS = (
     f"The current month is {TODAY}. Do only what the customer's case needs.",
-    "Only the customer can operate the phone: ask, and wait for the answer.",
+    "Only the customer can operate the phone: ask, and wait for the answer. Ask only for what "
+    f"repairs something, or for a restart: after {NEEDLESS} requests that repair nothing the "
+    "customer hangs up at the next one.",
     "End with close() when the case is done, or refused with its reason.",
 )
 ACCOUNT = (
     "Before you read or change an account, ask for the number and the PIN and verify the caller. "
     f"You have {ATTEMPTS} attempts. If the caller has no right PIN: transfer(identity).",
     "Touch only the records of the verified customer.",
+    "Tell the customer one amount in a message, and name one plan or top-up with its price.",
 )
 RULES: dict[Family, tuple[str, ...]] = {
     "device": (
@@ -108,7 +111,7 @@ def violation(tool: Tool, world: World, talk: Talk) -> str | None:
             bill = world.database.bill(id)
             if bill is None or bill.status != "overdue":
                 return None  # the tool refuses the call
-            if str(bill.total) not in talk.told:
+            if f"bill:{bill.total}" not in talk.told:
                 return "the customer was not told the total"
         case Credit():
             return _credit(tool, world)

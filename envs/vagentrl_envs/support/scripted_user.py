@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vagentrl_envs.support.phone import ACTIONS, World, operate
+from vagentrl_envs.support.phone import ACTIONS, World, is_needless, operate
 from vagentrl_envs.support.talk import Talk, User, UserTurn
-from vagentrl_envs.support.tasks import Task
+from vagentrl_envs.support.tasks import NEEDLESS, Task
 from vagentrl_envs.support.understanding import Heard, Offer, understand
+
+GOODBYE = ("bye", "This leads nowhere. Goodbye.")
+"""What a customer says before hanging up, in few words and in full."""
 
 
 class ScriptedUser(User):
@@ -25,13 +28,14 @@ class ScriptedUser(User):
         if heard.overloaded or heard.nothing:
             confusion = talk.confusion + 1
             if confusion >= task.persona.patience:
-                text = self._say("bye", "This leads nowhere. Goodbye.")
-                return UserTurn(text, world, replace(talk, confusion=confusion), hung_up=True)
+                return UserTurn(
+                    self._say(*GOODBYE), world, replace(talk, confusion=confusion), hung_up=True
+                )
             text = self._say("what?", "I do not understand what you want me to do.")
             if heard.overloaded:
                 text = self._say("too much", "These are too many numbers at once.")
             return UserTurn(text, world, replace(talk, confusion=confusion))
-        talk = replace(talk, confusion=0, told=talk.told | heard.told)
+        talk = replace(talk, confusion=0).with_heard(heard, task)
         answers: list[str] = []
         for topic in heard.topics:
             text, given = self._tell(task, world, topic)
@@ -40,7 +44,12 @@ class ScriptedUser(User):
         if heard.offer is not None:
             text, talk = self._consider(task, talk, heard.offer)
             answers.append(text)
-        world, did = self._obey(task, world, heard, answers)
+        if heard.unclear and not answers:
+            answers.append(self._say("which?", "Which one do you mean? One at a time, please."))
+        world, did, needless = self._obey(task, world, heard, answers)
+        talk = replace(talk, needless=talk.needless + needless)
+        if talk.needless > NEEDLESS:
+            return UserTurn(self._say(*GOODBYE), world, talk, did, hung_up=True)
         if not answers:
             answers.append(self._listen(heard))
         return UserTurn(" ".join(answers), world, talk, did)
@@ -98,16 +107,20 @@ class ScriptedUser(User):
 
     def _obey(
         self, task: Task, world: World, heard: Heard, answers: list[str]
-    ) -> tuple[World, int]:
-        """Carry out instructions, as many at once as the persona does; says so in `answers`."""
+    ) -> tuple[World, int, int]:
+        """Carry out instructions, as many at once as the persona does; says so in `answers`.
+
+        The numbers are how many were carried out, and how many of them were needless.
+        """
         now = heard.commands[: task.persona.at_once]
-        did = 0
+        did = needless = 0
         for command in now:
             if command == "pay":
                 world, text, paid = self._pay(world)
                 did += paid
                 answers.append(text)
                 continue
+            needless += is_needless(command, world.phone, task.goal.phone)
             world = world.with_phone(operate(world.phone, command))
             did += 1
             answers.append(self._say(f"did {command}", f"{ACTIONS[command].did}."))
@@ -116,7 +129,7 @@ class ScriptedUser(User):
             answers.append(self._say(f"; {screen}", f"Now it shows: {screen}."))
         if len(now) < len(heard.commands):
             answers.append(self._say("slowly", "One thing at a time, please."))
-        return world, did
+        return world, did, needless
 
     def _pay(self, world: World) -> tuple[World, str, int]:
         paid = world.pay()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from vagentrl_envs.support.phone import World
 from vagentrl_envs.support.tasks import Task
+from vagentrl_envs.support.understanding import Heard
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,11 @@ class Talk:
         attempts: Wrong PINs so far.
         seen: Names of the tools whose answers the agent has read.
         given: What the customer has said: ``number``, ``pin``, ``settings``, ``top-up``, …
-        told: Numbers, months and ``no`` that the customer was told.
+        told: What the customer was told: ``bill:44`` (a bill's total), ``back:24`` (money that is
+            given back), ``until:2026-09`` (the end of the contract) and ``no`` (a refusal).
         agreed: What the customer agreed to at its true price, as ``plan:L`` or ``gb:5``.
         confusion: Messages in a row that the customer did not understand.
+        needless: Requests so far that repaired nothing: see `phone.is_needless`.
         history: All messages, each with who wrote it, ``agent`` or ``customer``, and the answers
             of tools (``tool``), which the customer does not see.
     """
@@ -32,14 +35,30 @@ class Talk:
     told: frozenset[str] = frozenset()
     agreed: frozenset[str] = frozenset()
     confusion: int = 0
+    needless: int = 0
     history: tuple[tuple[str, str], ...] = ()
 
     def with_seen(self, tool: str) -> Talk:
         return replace(self, seen=self.seen | {tool})
 
+    def with_heard(self, heard: Heard, task: Task) -> Talk:
+        """The conversation after the customer took in what a message tells.
+
+        A promise takes a refusal back. The reasons of a refusal do not add up: the last one counts.
+        """
+        told = self.told - {"no"} if heard.promise else self.told
+        if "no" in task.inform:
+            kinds = {_kind(fact) for fact in heard.told}
+            told = frozenset(fact for fact in told if fact == "no" or _kind(fact) not in kinds)
+        return replace(self, told=told | heard.told)
+
     def with_line(self, who: str, text: str) -> Talk:
         """The conversation with another message."""
         return replace(self, history=(*self.history, (who, text)))
+
+
+def _kind(fact: str) -> str:
+    return fact.partition(":")[0]
 
 
 @dataclass(frozen=True)

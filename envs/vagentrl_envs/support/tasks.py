@@ -29,6 +29,8 @@ class Persona:
     about: str
 
 
+NEEDLESS = 2
+"""Needless requests of a conversation that every customer puts up with: see `phone.is_needless`."""
 PERSONAS = (
     Persona("calm", 3, 4, "You are friendly and relaxed."),
     Persona("careful", 1, 4, "You are unsure with technology and do one thing at a time."),
@@ -50,7 +52,7 @@ class Task:
         accepts: What the customer agrees to buy, as ``plan:L`` or ``gb:5``.
         start: The world in the beginning.
         goal: The world in the end, if the task is solved.
-        inform: What the customer must be told: numbers, months, and ``no`` for a refusal.
+        inform: What the customer must be told, as in `Talk.told`.
         reads: Tools that the solution reads from once the caller is verified.
         writes: The solution's writes, in order. The customer pays after each payment request.
     """

@@ -56,6 +56,8 @@ def test_the_three_forms_are_read(text: str, wanted: Call):
         ('{"name": ' + "[" * 50, "nested too deeply"),
         ("f(a=1)\x00", "control characters"),
         ("say[\ud800]", "control characters"),
+        (r'{"name": "say", "arguments": {"text": "\ud83d hi"}}', "control characters"),
+        (r'{"name": "say", "arguments": {"text": "\u0000"}}', "control characters"),
         ("a" * (LONGEST + 1), "at most"),
     ],
 )

@@ -1,6 +1,7 @@
 """The environment: rewards, limits, hostile replies, settings, the customer's patience."""
 
 import copy
+import itertools
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from vagentrl.formats import Grounding, NoThink
 from vagentrl.types import Reply
 from vagentrl_envs.support import CustomerSupport
 from vagentrl_envs.support.drawing import draw_task
+from vagentrl_envs.support.phone import repairs
 from vagentrl_envs.support.prompting import rules_for
 from vagentrl_envs.support.tools import TOOLS
 
@@ -133,12 +135,71 @@ def test_a_customer_who_understands_nothing_hangs_up():
     assert personas == {"calm": 4, "careful": 4, "hurried": 2}
 
 
+BLIND = (  # mends every fault of a telephone, whatever it shows
+    "airplane off", "data on", "saver off", "vpn off", "mode auto", "apn reset", "sim reseat",
+)  # fmt: skip
+
+
+def solved_by(script: tuple[str, ...], episodes: int = 60) -> float:
+    """Success of a script that asks for the same in every episode and reads no answer."""
+    env = CustomerSupport(["device"], faults=(1, 3), terse=True)
+    successes = 0
+    for index in range(episodes):
+        env.reset(seed_of("train", index))
+        for action in (*(f"say[{command}]" for command in script), "close()"):
+            if act(env, action).terminated:
+                break
+        successes += env.case.success
+    return successes / episodes
+
+
+def test_no_script_that_reads_nothing_solves_most_cases_of_the_phone():
+    assert solved_by((*BLIND, "restart")) == 0  # at least 4 of its 7 requests repair nothing
+    # A careful customer does only the first thing of a message, so three of these seven.
+    three_at_once = (", ".join(BLIND[:3]), ", ".join(BLIND[3:6]), "sim reseat", "restart")
+    assert solved_by(three_at_once) < 0.1
+    undone = ("airplane on", "airplane off", "data off", "data on", "saver on", "saver off")
+    assert solved_by((*undone, "vpn on", "vpn off", "mode 2g", "mode auto")) == 0
+    # Two requests that repair nothing are put up with, so three fixed ones fit most cases: they
+    # solve 3/7 of the cases with one fault, 3/21 with two and 1/35 with three, 0.2 on average.
+    scripts = itertools.combinations(BLIND, 3)
+    assert max(solved_by((*script, "restart")) for script in scripts) < 0.4
+
+
+def test_an_agent_that_reads_the_settings_is_never_needless():
+    env = CustomerSupport(["device", "data", "suspended"])
+    for index in range(30):
+        env.reset(seed_of("train", index))
+        for action in env.oracle() or ():
+            act(env, action)
+        assert env.case.success and env.case.talk.needless == 0
+
+
+def test_the_third_needless_request_ends_the_call_and_a_restart_is_never_needless():
+    env = CustomerSupport(["device"])
+    env.reset(0)
+    wifi = env.case.world.phone.wifi
+    way, back = ("off", "on") if wifi else ("on", "off")
+    for text, needless in (
+        ("restart", 0),
+        (f"wifi {way}", 1),  # spoils what was right
+        (f"wifi {back}", 1),  # undoes it
+        (f"wifi {back}", 2),  # changes nothing
+    ):
+        assert not act(env, f"say[{text}]").terminated
+        assert env.case.talk.needless == needless
+    result = act(env, f"say[wifi {back}]")
+    assert result.terminated and result.metrics["hung_up"] == 1
+    assert "after 2 requests that repair nothing" in env.system_prompt()
+
+
 def test_a_careful_customer_does_one_thing_at_a_time():
-    env = CustomerSupport(["device"], terse=True)
+    env = CustomerSupport(["device"], faults=(4, 4), terse=True)
     did = {}
     for seed in range(0, 40, 2):
         env.reset(seed)
-        result = act(env, "say[wifi on, vpn off, saver off, restart]")
+        needed = repairs(env.case.world.phone, env.task.goal.phone)  # four at least
+        result = act(env, f"say[{', '.join(needed)}]")
         did[env.task.persona.name] = result.metrics["user_actions"]
         assert result.observation.text.endswith("slowly")
     assert did == {"calm": 3, "careful": 1, "hurried": 3}
@@ -152,7 +213,7 @@ def test_the_device_alone_needs_few_tools():
     assert "no such tool" in act(env, "list_plans()").observation.text
     prompt = CustomerSupport().system_prompt()
     assert all(f"- {tool.signature()}: " in prompt for tool in TOOLS.values())
-    assert len(rules_for(CustomerSupport().families)) == 14
+    assert len(rules_for(CustomerSupport().families)) == 15
 
 
 def test_the_state_says_the_same_in_three_representations():

@@ -57,6 +57,20 @@ OVERDUE = (*BILLS[:2], replace(BILLS[2], status="overdue"))
     [
         (case(), ("add_data(line=71, gb=5)",), "not agreed"),
         (case(), ("say[5 GB cost $12. Agreed?]", "add_data(line=71, gb=5)"), "not agreed"),
+        (
+            case(),
+            (
+                "say[Plan L is free, 0 dollars instead of 31. Agree?]",
+                "change_plan(line=71, plan=L)",
+            ),
+            "not agreed",
+        ),
+        (
+            case(),
+            ("say[I will never give you plan L, 31 is a lie, ok.]", "change_plan(line=71, plan=L)"),
+            "not agreed",
+        ),
+        (case(bills=OVERDUE), ("say[Your ticket is 119.]", "request_payment(bill=B3)"), "not told"),
         (case(), ("say[2 GB cost $6. Agreed?]", "add_data(line=71, gb=2)"), "not agreed"),
         (case(SUSPENDED), ("say[5 GB 13, ok?]", "add_data(line=71, gb=5)"), "line is suspended"),
         (case(), ("change_plan(line=71, plan=L)",), "not agreed"),
@@ -141,8 +155,30 @@ def test_the_customer_pays_what_was_requested():
     assert [bill.status for bill in env.case.world.database.bills] == ["paid", "paid", "paid"]
     assert result.metrics["user_actions"] == 1
     two = (replace(BILLS[1], status="overdue"), OVERDUE[2])
-    told = ("say[119 and 59]", "request_payment(bill=B3)", "request_payment(bill=B2)")
+    told = ("say[119 due]", "say[59 due]", "request_payment(bill=B3)", "request_payment(bill=B2)")
     assert "still open" in play(case(bills=two), *told)[1].observation.text
+
+
+def test_the_last_reason_of_a_refusal_counts_and_a_promise_takes_it_back():
+    inform = frozenset({"no", "bill:59"})
+    task = Task("refund", "", PERSONAS[0], "Hello", "I wish", case(), case(), inform=inform)
+
+    def is_solved(*messages: str) -> bool:
+        env = CustomerSupport()
+        env.start(task)
+        for message in messages:
+            env.step(Reply("", actions=(f"say[{message}]",)))
+        env.step(Reply("", actions=("close()",)))
+        return env.case.success
+
+    assert is_solved("No: the bill of $59 is right.")
+    assert is_solved("I'm sorry, I can't refund this.", "The total of your bill, $59, is right.")
+    assert is_solved("No, the bill is 119.", "Sorry, I mean that the bill is 59.")
+    assert not is_solved("No.", "The bill is 59.", "The bill is 119.")
+    assert not is_solved("No. 59 119")
+    assert not is_solved("The bill is 59.")
+    assert not is_solved("No, the bill of $59 is right.", "Fine, I will refund it after all.")
+    assert not is_solved("No problem! I have just refunded it, you get all 59 dollars back.")
 
 
 @pytest.mark.parametrize(
