@@ -156,6 +156,13 @@ def test_a_wrong_setting_is_refused_with_a_guess(capsys: pytest.CaptureFixture[s
     assert "there is no setting env.init_args.siz (did you mean size?)" in capsys.readouterr().err
 
 
+def test_a_setting_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["check-env", "tests.checkenv.toys.NeedsAPath"])
+    said = "env is tests.checkenv.toys.NeedsAPath, which needs settings without a default; give "
+    assert f"{said}--env.path and --env.width\n" in capsys.readouterr().err
+
+
 def test_the_extra_and_the_licences_come_from_the_installed_packages():
     pytest.importorskip("bm25s")
     pytest.importorskip("numba")

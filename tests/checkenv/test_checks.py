@@ -132,6 +132,10 @@ def test_a_metric_that_is_no_number_equals_itself():
     assert failures(toys.MetricNan, check_independence) == {}
 
 
+def test_a_broken_oracle_makes_no_other_play_as_good():
+    assert set(failures(toys.OracleTooLate, check_skill)) == {"oracle"}
+
+
 def test_a_bounded_cache_is_no_leak_whatever_is_in_it():
     assert failures(toys.KeepsTheLatest, check_memory) == {}
 

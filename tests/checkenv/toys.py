@@ -498,6 +498,11 @@ class Exits(Corridor):
         os._exit(3)
 
 
+class NeedsAPath(Corridor):
+    def __init__(self, path: str, width: int) -> None:
+        super().__init__()
+
+
 class CannotBeMade(Corridor):
     def __init__(self) -> None:
         raise FileNotFoundError("levels.json")

@@ -4,6 +4,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import GraphInstance
 from jsonargparse import ArgumentParser
 
 from vagentrl.environment import Environment, seed_of
@@ -45,6 +46,16 @@ def cart_pole(**settings: Any) -> GymnasiumEnvironment:
         "captioner": captions.cart_pole,
     }
     return GymnasiumEnvironment("CartPole-v1", **given | settings)
+
+
+def grid(**settings: Any) -> GymnasiumEnvironment:
+    given: dict[str, Any] = {"task": "Look.", "images": True}
+    return GymnasiumEnvironment(f"{__name__}:Grid-v0", **given | settings)
+
+
+def painted(**settings: Any) -> GymnasiumEnvironment:
+    given: dict[str, Any] = {"actions": ["stay"], "task": "Look.", "images": True}
+    return GymnasiumEnvironment(f"{__name__}:Painted-v0", **given | settings)
 
 
 def play(env: Environment, *actions: str) -> StepResult:
@@ -90,15 +101,6 @@ def test_a_limit_that_is_met_in_the_last_step_of_the_task_terminates():
     assert (last.terminated, last.truncated) == (True, False)
 
 
-def test_balancing_to_the_time_limit_is_a_success_where_the_return_says_so():
-    env = cart_pole(kwargs={"max_episode_steps": 3}, success_return=3)
-    env.reset(0)
-    play(env, "left")
-    play(env, "right")
-    last = play(env, "left")
-    assert (last.terminated, last.truncated, last.metrics["success"]) == (False, True, 1.0)
-
-
 # ------------------------------------------------------------------------------------------- seeds
 
 
@@ -127,6 +129,24 @@ def test_training_and_evaluation_share_no_start():
     assert min(map(len, starts.values())) > 10
 
 
+def test_starts_that_read_alike_belong_to_one_split():
+    # Each start has four numbers of its own, but only thousandths of the first are told: -50 to 50.
+    env = cart_pole(captioner=lambda observation, info: f"at {round(1000 * float(observation[0]))}")
+    told = {
+        split: {env.reset(seed_of(split, index)).text for index in range(60)}
+        for split in ("train", "validation", "test")
+    }
+    assert not told["train"] & (told["validation"] | told["test"])
+    assert not told["validation"] & told["test"]
+
+
+def test_starts_that_look_alike_belong_to_one_split():
+    env = painted()  # the numbers differ from start to start, the picture never does
+    with pytest.raises(EnvError, match="shown too few different starts"):
+        for split in ("train", "validation"):
+            env.reset(seed_of(split, 0))
+
+
 def test_one_start_cannot_be_dealt_to_the_splits():
     env = lake(share_starts=False)
     with pytest.raises(EnvError, match=r"no start of the .* split .*share_starts: true"):
@@ -147,9 +167,7 @@ def test_the_taxis_caption_tells_its_state():
 
 
 def test_the_picture_is_renders_in_the_size_that_is_asked_for():
-    env = GymnasiumEnvironment(
-        f"{__name__}:Painted-v0", actions=["stay"], task="Look.", images=True, image_size=(16, 12)
-    )
+    env = painted(image_size=(16, 12), share_starts=True)
     first = env.reset(0)
     assert first.text == "<image>"
     assert [(image.size, image.mode) for image in first.images] == [((16, 12), "RGB")]
@@ -157,9 +175,28 @@ def test_the_picture_is_renders_in_the_size_that_is_asked_for():
     assert env.frame() == first.images[0]
 
 
+def test_an_observation_that_holds_nothing_is_played():
+    env = GymnasiumEnvironment(
+        f"{__name__}:Sparse-v0", ["stay"], "Look.", captioner=lambda graph, info: str(graph.nodes)
+    )
+    env.reset(0)
+    first, second = play(env, "stay"), play(env, "stay")
+    assert (first.observation.text, second.observation.text) == ("[1]", "[1]")
+    # The nodes change from those of the start to [1], and then stay.
+    assert [step.metrics["effective_actions"] for step in (first, second)] == [1.0, 0.0]
+
+
 def test_a_caption_places_no_image():
-    env = GymnasiumEnvironment(f"{__name__}:Talking-v0", actions=["stay"], task="Listen.")
-    assert env.reset(0).text == "a  b"  # the observation is "a <image> b"
+    env = GymnasiumEnvironment(
+        f"{__name__}:Talking-v0", actions=["stay"], task="Listen.", share_starts=True
+    )
+    assert env.reset(0).text == "a (image) b"  # the observation is "a <image> b"
+
+
+def test_a_caption_is_cleaned_of_what_no_tokenizer_encodes():
+    env = cart_pole(captioner=lambda observation, info: "half \ud83d\x00\x1b[0m\n\tof é")
+    # The half becomes "?", NUL and escape a space each; newline, tab and é stay.
+    assert env.reset(0).text == "half ?  [0m\n\tof é"
 
 
 def test_aliases_are_repaired_and_counted():
@@ -197,6 +234,21 @@ class Talking(Painted):
         return "a <image> b", {}
 
 
+class Sparse(Painted):
+    observation_space = gymnasium.spaces.Graph(gymnasium.spaces.Discrete(9), None)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return GraphInstance(self.np_random.integers(2, 10**6, 1), None, None), {}
+
+    def step(self, action: Any) -> Any:
+        return GraphInstance(np.array([1]), None, None), 0.0, False, False, {}
+
+
+class Grid(Painted):
+    action_space = gymnasium.spaces.MultiDiscrete([3, 3])
+
+
 class Steered(Painted):
     action_space = gymnasium.spaces.Box(-1, 1, (2,))
 
@@ -205,7 +257,7 @@ class Asked(Painted):
     action_space = gymnasium.spaces.Text(5)
 
 
-for kind in ("Painted", "Talking", "Steered", "Asked"):
+for kind in ("Painted", "Talking", "Sparse", "Grid", "Steered", "Asked"):
     gymnasium.register(f"{kind}-v0", f"{__name__}:{kind}")
 
 
@@ -219,7 +271,19 @@ for kind in ("Painted", "Talking", "Steered", "Asked"):
         (lambda: lake(actions={"left": 7}), r"'left' is 7, which is not in Discrete\(4\)"),
         (lambda: lake(captioner=None), "nothing tells in words; give a captioner"),
         (lambda: lake(kwargs={"colour": "red"}), "gymnasium.make.* fails: "),
+        (
+            lambda: lake(kwargs={"map_name": "6x6"}),
+            r"FrozenLake-v1.*'6x6'.* fails: KeyError: '6x6'",
+        ),
         (lambda: lake(task=" "), "task is empty"),
+        (lambda: lake(actions={}), r"actions is \{\}; name at least one"),
+        (lambda: lake(actions=[]), r"actions is \[\]; name at least one"),
+        (lambda: lake(actions=[True, False]), r"name True \(bool\).* quote them"),
+        (lambda: lake(actions={False: 0}), r"name False \(bool\).* quote them"),
+        (lambda: lake(actions={"left": 0.5}), r"'left' is 0.5, but Discrete\(4\) holds whole"),
+        (lambda: grid(actions={"a": [0.9, 1.7]}), r"'a' is \[0.9, 1.7\], but .* holds whole"),
+        (lambda: grid(actions={"a": [0, 2**65]}), r"'a' is .*, but should be Multi"),
+        (lambda: painted(image_size=(0, 10)), r"image_size is \[0, 10\]; .* at least 1 pixel"),
         (
             lambda: GymnasiumEnvironment("FrozenLak-v1", list(LAKE), "Cross."),
             "gymnasium.make.*FrozenLak",
@@ -243,6 +307,11 @@ def test_settings_that_cannot_work_are_refused(make: Callable[[], Environment], 
         make()
 
 
+def test_whole_numbers_may_be_written_with_a_point():
+    assert grid(actions={"a": [1.0, 2.0]})._values["a"].tolist() == [1, 2]
+    assert repr(lake(actions={"down": 1.0})._values) == "{'down': 1}"
+
+
 def test_a_name_may_stand_for_an_action_of_a_continuous_space():
     env = GymnasiumEnvironment(
         f"{__name__}:Steered-v0", {"left": [-1, 0]}, "Steer.", images=True, share_starts=True
@@ -259,3 +328,16 @@ def test_a_configuration_names_the_captioner_by_its_dotted_path():
     arguments += ["--env.captioner", "vagentrl_envs.gymnasium_captions.taxi"]
     env = parser.instantiate(parser.parse_args(arguments)).env()
     assert env.reset(0).text.startswith("The taxi is at row ")
+
+
+def test_a_configuration_is_told_to_quote_on_and_off():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--env", type=Callable[[], Environment])
+    arguments = ["--env", "vagentrl_envs.gymnasium_environment.GymnasiumEnvironment"]
+    arguments += ["--env.id", "CartPole-v1", "--env.task", "Balance.", "--env.actions"]
+    captioner = ["--env.captioner", "vagentrl_envs.gymnasium_captions.cart_pole"]
+    bare = parser.parse_args([*arguments, "[on, off]", *captioner])
+    with pytest.raises(ConfigError, match="quote them"):
+        parser.instantiate(bare).env()
+    quoted = parser.parse_args([*arguments, "['on', 'off']", *captioner])
+    assert parser.instantiate(quoted).env().action_names == ("on", "off")

@@ -117,6 +117,13 @@ def _unknown_key(place: str, match: re.Match[str]) -> str:
     return f"there is no setting {key}{match[2] or ''}"
 
 
+def _missing_settings(place: str, match: re.Match[str]) -> str:
+    kind = re.search(r"class_path='([\w.]+)'", match.string)
+    named = f"{place} is {kind[1]}, which" if kind else place or "the command"
+    options = " and ".join(f"--{f'{place}.' if place else ''}{n}" for n in match[1].split(", "))
+    return f"{named} needs settings without a default; give {options}"
+
+
 def _unknown_argument(place: str, match: re.Match[str]) -> str:
     argument = match[1]
     if Path(argument).suffix in (".yaml", ".yml"):
@@ -225,6 +232,8 @@ def _wrong_keys_of_a_class(place: str, match: re.Match[str]) -> str:
 _COMPLAINTS: dict[str, Callable[[str, re.Match[str]], str]] = {
     r"option '([\w.]+)'(?: is not accepted)?( \(did you mean .*?\))?": _unknown_key,
     r"unrecognized arguments: (\S+)": _unknown_argument,
+    r"expects a function or a callable class: the following arguments are required: "
+    r"([\w, ]+)": _missing_settings,
     r"Dict must include a class_path and optionally init_args, but got (\{.+?\})(?=\. Got|\n|$)": (
         _wrong_keys_of_a_class
     ),
