@@ -35,7 +35,8 @@ def seen(value: object) -> str:
 def where(error: BaseException) -> str:
     """The error in words, and the line of the user's code that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    # "<string>" is the __init__ that `dataclass` makes
+    own = [frame for frame in frames if not frame.filename.startswith((_PACKAGE, "<"))]
     place = (own or frames)[-1]
     return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 

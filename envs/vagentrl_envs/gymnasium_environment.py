@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,9 @@ from PIL import Image
 
 from vagentrl.environment import ActionEnvironment, Outcome, split_of, split_of_state
 from vagentrl.errors import ConfigError, EnvError, seen
-from vagentrl.types import IMAGE_PLACEHOLDER, Observation
+from vagentrl.types import IMAGE_PLACEHOLDER, Observation, Reply, StepResult, harmless
+from vagentrl_envs import gymnasium_calls as calls
+from vagentrl_envs.gymnasium_success import reaches, registered_threshold, told_by, warn_untold
 
 if TYPE_CHECKING:
     import gymnasium
@@ -22,6 +26,9 @@ Captioner = Callable[[Any, dict[str, Any]], str]
 DRAWS = 1000
 """Starts that are drawn for a seed until one belongs to the seed's split."""
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters other than tab and newline."""
+
 
 class GymnasiumEnvironment(ActionEnvironment):
     """Any Gymnasium environment with named actions.
@@ -29,22 +36,27 @@ class GymnasiumEnvironment(ActionEnvironment):
     The agent sees what `captioner` makes of the library's observation, the picture that `render()`
     draws, or both. The seed decides the start and the transition seed what is drawn later, as far
     as the environment draws from Gymnasium's own generator (`np_random`). Starts are drawn until
-    one belongs to the seed's split, so training, validation and test share none. The library's
-    time limit truncates an episode; it never terminates it.
+    one belongs to the seed's split, so training, validation and test share none; two starts are
+    the same if the agent is shown the same. The library's time limit truncates an episode; it
+    never terminates it.
 
     Args:
         id: The environment's id, such as ``Taxi-v4``; ``module:Id`` imports the module first.
         actions: Names of the actions: a list in the order of a ``Discrete`` space, or for a space
             of another kind each name with its action, such as ``{left: [-1.0], right: [1.0]}``.
+            Quote names that YAML reads as booleans, such as ``'on'`` and ``'off'``.
         task: What the agent is to do, for the system prompt.
         captioner: Dotted path of a function that tells an observation and its ``info`` in words.
             Not needed where the library's observations are text.
         images: Whether the agent sees ``render()``'s picture.
         image_size: Width and height of the picture in pixels; None leaves it as it is.
         kwargs: Arguments of ``gymnasium.make``, such as ``map_name`` or ``max_episode_steps``.
-        success_return: Sum of the library's rewards from which an ended episode is a success; None
-            asks ``info`` for ``success`` or ``is_success``, and where it says nothing takes a
-            terminated episode for a success if its last reward is positive.
+        success_return: Sum of the library's rewards from which an episode is a success, whatever
+            ends it; one of 0 or less counts only if the library ends it. None asks ``info`` for
+            ``success`` or ``is_success``. Where it says nothing, an episode is a success that
+            reaches the id's ``reward_threshold``, or that terminates with a positive reward. Where
+            the rewards do not tell, as when every step is paid, ``success`` is left out of the
+            metrics.
         share_starts: Let the splits share their starts. An environment with one start needs it.
         turn_limit: Turns after which an episode is truncated, beside the library's own limit.
         **settings: The settings of ``ActionEnvironment``, such as ``aliases``.
@@ -53,7 +65,7 @@ class GymnasiumEnvironment(ActionEnvironment):
     def __init__(
         self,
         id: str,
-        actions: list[str] | dict[str, Any],
+        actions: list[str | bool] | dict[str, Any],
         task: str,
         captioner: Captioner | None = None,
         images: bool = False,
@@ -64,21 +76,30 @@ class GymnasiumEnvironment(ActionEnvironment):
         turn_limit: int = 200,
         **settings: Any,
     ) -> None:
-        super().__init__(action_names=list(actions), turn_limit=turn_limit, **settings)
+        super().__init__(action_names=_names(actions), turn_limit=turn_limit, **settings)
         if not task.strip():
             raise ConfigError("task is empty; say what the agent is to do")
+        if image_size is not None and min(image_size) < 1:
+            raise ConfigError(
+                f"image_size is {list(image_size)}; give width and height of at least 1 pixel, or "
+                "null for the size of the library's picture"
+            )
         self.task = task
         self.images = images
         self.image_size = image_size
         self.success_return = success_return
         self.share_starts = share_starts
         self._captioner = captioner
-        self._game = _make(id, images, kwargs or {})
-        self._values = _values(self._game.action_space, actions)
+        self._id = id
+        self._game = calls.make(id, images, kwargs or {})
+        self._values = _values(self._game.action_space, self.action_names, actions)
         self._check_observations()
+        self._threshold = registered_threshold(self._game, self.longest_episode)
         self._seen: Any = None
         self._info: dict[str, Any] = {}
-        self._return = 0.0
+        self._shown = Observation("")
+        self._rewards: list[float] = []
+        self._success: bool | None = False
 
     def _check_observations(self) -> None:
         """Raise unless the agent has something to see."""
@@ -105,75 +126,93 @@ class GymnasiumEnvironment(ActionEnvironment):
     def _start(self, seed: int, transition_seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(DRAWS):
-            self._seen, self._info = self._game.reset(seed=int(rng.integers(2**31)))
+            self._seen, self._info = calls.reset(self._game, int(rng.integers(2**31)))
+            self._shown = self._look()
             if self.share_starts or split_of_state(self._start_state()) == split_of(seed):
                 break
         else:
             raise EnvError(
                 f"{DRAWS} draws gave no start of the {split_of(seed)} split (seed {seed}): the "
-                "environment has too few starts to keep the splits apart; share_starts: true "
-                "trains and evaluates on the same ones"
+                "agent is shown too few different starts to keep the splits apart; share_starts: "
+                "true trains and evaluates on the same ones"
             )
         # Trailing zeros do not change a seed, so the 1 separates this stream from the starts'.
         self._game.unwrapped.np_random = np.random.default_rng((seed, transition_seed, 1))
-        self._return = 0.0
+        self._rewards = []
+        self._success = False
 
     def _start_state(self) -> str:
-        """The start as text that tells different starts apart: a hash of the observation."""
-        digest = hashlib.blake2b(digest_size=16)
-        for part in _parts(self._seen):
-            digest.update(part)
+        """The start as text that tells different starts apart: a hash of what the agent is shown.
+
+        Starts that read alike are thus the same, even if the library's numbers differ in digits
+        that the captioner rounds off.
+        """
+        digest = hashlib.blake2b(self._shown.text.encode(), digest_size=16)
+        for image in self._shown.images:
+            digest.update(image.tobytes())
         return digest.hexdigest()
 
     def initial_state(self, seed: int) -> str:
         self._start(seed, 0)
         return self._start_state()
 
+    def step(self, reply: Reply) -> StepResult:
+        result = super().step(reply)
+        if self._success is not None or not (result.terminated or result.truncated):
+            return result
+        warn_untold(self._id)
+        told = {name: value for name, value in result.metrics.items() if name != "success"}
+        return replace(result, metrics=told)
+
     def _act(self, action: str) -> Outcome:
-        before = list(_parts(self._seen))
-        self._seen, reward, terminated, truncated, self._info = self._game.step(
-            self._values[action]
+        before = self._shown
+        self._seen, reward, terminated, truncated, self._info = calls.step(
+            self._game, self._values[action]
         )
-        reward = float(reward)
-        self._return += reward
+        self._rewards.append(reward)
+        self._success = self._succeeds(terminated, truncated)
+        self._shown = self._look()
         return Outcome(
             reward,
-            done=bool(terminated),
-            success=(terminated or truncated) and self._succeeded(reward, bool(terminated)),
-            changed=before != list(_parts(self._seen)),
-            truncated=bool(truncated),
+            done=terminated,
+            success=bool(self._success),
+            changed=before != self._shown,
+            truncated=truncated,
         )
 
-    def _succeeded(self, reward: float, terminated: bool) -> bool:
+    def _succeeds(self, terminated: bool, truncated: bool) -> bool | None:
+        """Whether the episode is a success if it ends here; None if nothing tells."""
+        total, ended = sum(self._rewards), terminated or truncated
         if self.success_return is not None:
-            return self._return >= self.success_return
+            return reaches(total, self.success_return, ended)
         for key in ("success", "is_success"):
             if key in self._info:
                 return bool(self._info[key])
-        return terminated and reward > 0
+        told = told_by(self._rewards, terminated)
+        if self._threshold is None:
+            return told
+        return bool(told) or reaches(total, self._threshold, ended)
 
     # ------------------------------------------------------------------------------ what is shown
 
     def _observe(self) -> Observation:
+        return self._shown
+
+    def _look(self) -> Observation:
+        """The library's observation as the agent is shown it."""
         text = ""
         if self._captioner is not None:
             text = self._captioner(self._seen, self._info)
             if not isinstance(text, str):
                 raise EnvError(f"the captioner returned {seen(text)}; it must return a string")
-            # The words are the library's, and may contain what stands for an image.
-            text = text.replace(IMAGE_PLACEHOLDER, "")
+            # The words are the library's, and may contain anything.
+            text = CONTROLS.sub(" ", harmless(text))
         if not self.images:
             return Observation(text)
         return Observation(f"{IMAGE_PLACEHOLDER}\n{text}".strip(), (self._picture(),))
 
     def _picture(self) -> Image.Image:
-        pixels: Any = self._game.render()
-        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 3:
-            raise EnvError(
-                f"{self._game}.render() returned {seen(pixels)}; wanted uint8 pixels "
-                "(height, width, 3)"
-            )
-        picture = Image.fromarray(pixels).convert("RGB")
+        picture = calls.render(self._game)
         if self.image_size is None:
             return picture
         return picture.resize(self.image_size, Image.Resampling.LANCZOS)
@@ -194,30 +233,27 @@ class GymnasiumEnvironment(ActionEnvironment):
         self._game.close()
 
 
-def _make(id: str, images: bool, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    """Make the environment.
+def _names(actions: Sequence[str | bool] | Mapping[str, Any]) -> list[str]:
+    """The names of the actions.
 
     Raises:
-        ConfigError: When the library, a module or the id is missing, or an argument is wrong.
+        ConfigError: When there are none, or when one is no text.
     """
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ConfigError(
-            f"GymnasiumEnvironment needs gymnasium ({error}); pip install vagentrl[gymnasium]"
-        ) from error
-    settings = {"render_mode": "rgb_array"} if images else {}
-    try:
-        # The library's checker warns on every start, in words that nobody trains by.
-        return gymnasium.make(id, disable_env_checker=True, **settings, **kwargs)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"gymnasium.make({id!r}, {dict(kwargs)}) fails: {error}; see gymnasium.pprint_registry"
-        ) from error
+    if not actions:
+        raise ConfigError(f"actions is {actions!r}; name at least one action")
+    for name in actions:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"actions has the name {seen(name)}, which is no text; YAML reads on, off, yes and "
+                "no as booleans: quote them, such as ['on', 'off']"
+            )
+    return [str(name) for name in actions]
 
 
 def _values(
-    space: gymnasium.Space[Any], actions: Sequence[str] | Mapping[str, Any]
+    space: gymnasium.Space[Any],
+    names: Sequence[str],
+    actions: Sequence[str | bool] | Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return each name with the library's action.
 
@@ -233,49 +269,36 @@ def _values(
             f"the actions are {space}, which has no order for a list of names; give each name with "
             "its action, such as actions: {left: [-1.0], right: [1.0]}"
         )
-    if len(actions) != space.n:
+    if len(names) != space.n:
         raise ConfigError(
-            f"actions names {len(actions)} actions ({', '.join(actions)}), but the space is "
+            f"actions names {len(names)} actions ({', '.join(names)}), but the space is "
             f"{space}; name all {space.n} in order, or some with their number: {{left: 0}}"
         )
-    return {name: int(space.start) + number for number, name in enumerate(actions)}
+    return {name: int(space.start) + number for number, name in enumerate(names)}
 
 
 def _value(space: gymnasium.Space[Any], name: str, given: Any) -> Any:
     """The action that a name stands for, as an element of the space."""
     from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-    if isinstance(space, Box | MultiBinary | MultiDiscrete):
-        try:
-            given = np.asarray(given, dtype=space.dtype).reshape(space.shape)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"action {name!r} is {given!r}, but should be {space}") from error
-    elif not isinstance(space, Discrete):
+    if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
         raise ConfigError(
             f"the actions are {space}; only Discrete, Box, MultiBinary and MultiDiscrete spaces "
             "are supported: wrap the environment so that it has one of them"
         )
-    if not space.contains(given):
-        raise ConfigError(f"action {name!r} is {given!r}, which is not in {space}")
-    return given
-
-
-def _parts(observation: Any) -> list[bytes]:
-    """An observation as bytes, in an order that is the same in every process."""
-    match observation:
-        case dict():
-            return [part for key in sorted(observation) for part in _parts(observation[key])]
-        case tuple() | list():
-            return [part for item in observation for part in _parts(item)]
-        case str():
-            return [observation.encode()]
-    array = np.asarray(observation)
-    if array.dtype == object:
-        raise EnvError(
-            f"an observation holds {seen(observation)}; only numbers, text, arrays, and tuples and "
-            "dictionaries of them can be told apart"
+    try:
+        written = np.asarray(given).reshape(space.shape)
+        value = written.astype(space.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"action {name!r} is {given!r}, but should be {space}") from error
+    if value.dtype.kind != "f" and not np.array_equal(value, written):
+        raise ConfigError(
+            f"action {name!r} is {given!r}, but {space} holds whole numbers; give whole ones"
         )
-    return [f"{array.dtype}{array.shape}".encode(), array.tobytes()]
+    action = value.item() if isinstance(space, Discrete) else value
+    if not space.contains(action):
+        raise ConfigError(f"action {name!r} is {given!r}, which is not in {space}")
+    return action
 
 
 def _as_it_is(observation: Any, info: dict[str, Any]) -> str:

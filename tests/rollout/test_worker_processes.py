@@ -45,6 +45,8 @@ class Unruly(Environment):
                 re.match("(a+)+$", "a" * 60 + "b")
             case "exit":
                 sys.exit("no levels left")
+            case "half a character":
+                return StepResult(Observation("\ud83d"), 0.0)
             case "take memory":
                 held = [bytearray(1 << 20) for _ in range(4096)]
                 return StepResult(Observation(f"took {len(held)} MiB"), 0.0)
@@ -85,10 +87,17 @@ def test_a_segfault_fails_its_episode_alone():
     places.close()
 
 
-def test_an_exit_is_told_with_its_line():
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exit", "SystemExit: no levels left"),
+        ("half a character", "PartError: an observation's text holds half of a surrogate pair"),
+    ],
+)
+def test_what_ends_an_episode_is_told_with_its_line(text: str, message: str):
     places = pool()
-    (end,) = ends(places, "exit")
-    assert "SystemExit: no levels left" in end and "test_worker_processes.py" in end
+    (end,) = ends(places, text)
+    assert message in end and f"{__file__}:" in end
     places.close()
 
 
