@@ -83,6 +83,7 @@ def test_luck_on_the_way_is_no_mistake(check: Check):
         (toys.WrongOracle, check_skill, "oracle", "the episode goes on after all 2 actions"),
         (toys.OracleTooLate, check_skill, "oracle", "a limit ended the episode after 40 turns"),
         (toys.AlwaysRight, check_skill, "constant reply", "<answer>Right</answer>"),
+        (toys.SameWay, check_skill, "fixed plan", "100% (1.00)"),
         (toys.RemembersEpisodes, check_memory, "memory", "KiB of Python objects"),
         (toys.RemembersPictures, check_memory, "memory", "KiB of the process"),
         (toys.LeavesAThread, check_close, "close", "6 threads"),
@@ -138,6 +139,16 @@ def test_a_broken_oracle_makes_no_other_play_as_good():
 
 def test_a_bounded_cache_is_no_leak_whatever_is_in_it():
     assert failures(toys.KeepsTheLatest, check_memory) == {}
+
+
+def test_a_leak_grows_all_the_time_and_a_cache_does_not():
+    many = Effort(episodes=600, states=8, plays=2, seconds=120, patience_s=20)
+    (sound,) = check_memory(Bench(toys.KeepsSomeLarge, many)).findings
+    (leak,) = check_memory(Bench(toys.RemembersSeeds, many)).findings
+    assert "over 300 episodes after 300" in sound.seen and "over 300" in leak.seen
+    assert (sound.verdict, leak.verdict) == ("pass", "fail")
+    kilobytes = float(sound.seen.partition(" ")[0])
+    assert kilobytes > 5  # more than the leak's
 
 
 def test_an_episode_that_never_ends_is_an_error_of_the_environment():

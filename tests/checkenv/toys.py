@@ -271,6 +271,22 @@ class Slippery(Corridor):
         return super()._act({"Left": "Right", "Right": "Left"}[action] if slips else action)
 
 
+class SameWay(Corridor):
+    """Every episode is won by the same steps, whatever it shows."""
+
+    def _start(self, seed: int, transition_seed: int) -> None:
+        super()._start(seed, transition_seed)
+        self.left = ["Right", "Left", "Left", "Right"]
+
+    def _act(self, action: str) -> Outcome:
+        if action == self.left[0]:
+            self.left.pop(0)
+        return Outcome(float(not self.left), not self.left, not self.left)
+
+    def oracle(self) -> tuple[str, ...] | None:
+        return tuple(self.left)
+
+
 class AlwaysRight(Corridor):
     """One reply solves every episode."""
 
@@ -342,6 +358,31 @@ class KeepsTheLatest(Corridor):
         super()._start(seed, transition_seed)
         number = self.known.setdefault(seed, len(self.known))
         self.latest.append(bytes(100_000 * number))
+
+
+class AtOnce(Corridor):
+    """Each episode ends with its first turn."""
+
+    def _act(self, action: str) -> Outcome:
+        return super()._act(action)._replace(done=True)
+
+
+class KeepsSomeLarge(AtOnce):
+    """A bounded cache that holds ever larger entries in the end, after a time without growth."""
+
+    latest: ClassVar[deque[bytes]] = deque(maxlen=4)
+
+    def _start(self, seed: int, transition_seed: int) -> None:
+        super()._start(seed, transition_seed)
+        self.latest.append(bytes(max(0, seed - 900) * 2500))
+
+
+class RemembersSeeds(AtOnce):
+    known: ClassVar[dict[int, bytes]] = {}
+
+    def _start(self, seed: int, transition_seed: int) -> None:
+        super()._start(seed, transition_seed)
+        self.known[seed] = bytes(4000)
 
 
 class LeavesAThread(Corridor):

@@ -18,6 +18,8 @@ from vagentrl.checkenv.report import Finding, Rate, failed, passed, unchecked
 from vagentrl.environment import Environment, Split, seed_of
 from vagentrl.types import StepResult
 
+PLANS = 20
+"""Most plans that are tried as plans for every episode."""
 SPLITS: tuple[Split, ...] = ("validation", "train")
 
 
@@ -51,6 +53,37 @@ def check_oracle(bench: Bench) -> tuple[Finding, Rate | None]:
     rate = _rate(played)
     how = "asked in every turn, since luck decides too" if luck else "plans played to the end"
     return passed(name, f"{rate} in {rate.episodes} episodes, {how}"), rate
+
+
+def best_plan(bench: Bench) -> Rate | None:
+    """The plan that earns most when it is played in every episode without looking.
+
+    The plans are those of the oracle under some training seeds; the best is chosen on others, and
+    measured on held-out ones. None if there is no plan.
+    """
+    environment = bench.environment
+    plans: dict[tuple[str, ...], None] = {}
+    for index in bench.within_time(range(PLANS), share=0.1):
+        reset(environment, seed_of("train", index))
+        if plan := plan_of(environment):
+            plans[plan] = None
+    if not plans:
+        return None
+    others = [seed_of("train", PLANS + index) for index in range(PLANS)]
+    held_out = [seed_of("validation", index) for index in range(bench.effort.plays)]
+    share = 0.2 / len(plans)
+    rated = {plan: _rate_of(bench, plan, others, share) for plan in plans}
+    best = max(rated, key=lambda plan: (rated[plan].success or 0.0, rated[plan].mean_return))
+    return _rate_of(bench, best, held_out, share=0.2)
+
+
+def _rate_of(bench: Bench, plan: tuple[str, ...], seeds: list[int], share: float) -> Rate:
+    """What a plan earns that is played whatever there is to see."""
+    played: list[tuple[int, list[StepResult]]] = []
+    for seed in bench.within_time(seeds, share):
+        reset(bench.environment, seed, seed)
+        played.append((seed, list(_play_plan(bench.environment, plan))))
+    return _rate(played)
 
 
 def _play_plan(environment: Environment, plan: tuple[str, ...]) -> Iterator[StepResult]:

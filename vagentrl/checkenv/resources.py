@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -31,6 +32,8 @@ from vagentrl.rollout.workers import state_of
 PROCESS = Path("/proc/self")
 TURNS = 50
 """Turns of an episode that are played to see whether memory grows."""
+PARTS = 5
+"""Parts of the second half of the episodes; a leak grows in each of them."""
 TRACED_BYTES = 2048
 """Bytes of Python objects that may stay behind after an episode."""
 RESIDENT_BYTES = 8192
@@ -44,29 +47,38 @@ def check_memory(bench: Bench) -> Checked:
 
     With few episodes the same seeds are played three times, and memory is compared at the end of
     the second time and of the third: a bounded cache of the environment then holds the same. With
-    500 or more, every seed of the second half is new.
+    500 or more, every seed of the second half is new. It is then played in parts, all of which must
+    grow: what a bounded cache holds takes now more and now less.
     """
     name, environment = "memory", bench.environment
     half = max(1, bench.effort.episodes // 2)
     fresh = bench.effort.episodes >= 500
     seeds = [seed_of("train", index) for index in range(half)]
-    again = [seed_of("train", half + index) for index in range(half)] if fresh else seeds
+    later = [seed_of("train", half + index) for index in range(2 * half)]
     tracemalloc.start()  # before the caches fill: what drops out of them must be known, too
     try:
         warm = _play(environment, bench.within_time(seeds, share=0.35))
-        again = again if fresh else again[:warm]
-        _play(environment, iter(again[: max(1, warm // 4)] if fresh else again))
+        settled = max(1, warm // 4)  # a quarter more, before memory is measured
+        again = later[settled : settled + half] if fresh else seeds[:warm]
+        _play(environment, later[:settled] if fresh else again)
         resident, before = _resident(), _traced()
-        played = _play(environment, bench.within_time(again, share=0.4))
-        grown = _traced() - before
+        parts = PARTS if fresh else 1
+        counts, marks = [], [before]
+        for part in range(parts):
+            some = again[part * len(again) // parts : (part + 1) * len(again) // parts]
+            counts.append(_play(environment, bench.within_time(some, share=0.4 / parts)))
+            marks.append(_traced())
     finally:
         tracemalloc.stop()
-    swollen = _resident() - resident
+    played, grown, swollen = sum(counts), marks[-1] - before, _resident() - resident
     seen = (
         f"{grown / played / 1024:.1f} KiB of Python objects and {swollen / played / 1024:.1f} KiB "
         f"of the process per episode, over {played} episodes after {warm}"
     )
-    if grown > TRACED_BYTES * played + 65536 or swollen > RESIDENT_BYTES * played + SLACK:
+    growths = [after - earlier for earlier, after in pairwise(marks)]
+    steady = all(growth > TRACED_BYTES * n / 2 for growth, n in zip(growths, counts, strict=True))
+    leaks = steady and grown > TRACED_BYTES * played + 65536
+    if leaks or swollen > RESIDENT_BYTES * played + SLACK:
         return Checked((failed(
             name,
             seen,

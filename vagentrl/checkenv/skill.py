@@ -18,7 +18,7 @@ from vagentrl.checkenv.bench import (
     reset,
     step,
 )
-from vagentrl.checkenv.oracle import check_oracle
+from vagentrl.checkenv.oracle import best_plan, check_oracle
 from vagentrl.checkenv.report import Checked, Finding, Rate, Skill, failed, passed, unchecked
 from vagentrl.environment import ActionEnvironment, Environment, seed_of
 from vagentrl.types import Observation, Reply, StepResult
@@ -69,7 +69,12 @@ def check_skill(bench: Bench) -> Checked:
         characters=clock.characters,
         pixels=clock.pixels,
     )
-    findings = (oracle_finding, _blind("random play", random, oracle), _constant(skill))
+    findings = (
+        oracle_finding,
+        _blind("random play", random, oracle),
+        _constant(skill),
+        _blind("fixed plan", best_plan(bench), oracle),
+    )
     return Checked(findings, skill=skill)
 
 
@@ -172,7 +177,8 @@ def _constant(skill: Skill) -> Finding:
 def _blind(name: str, rate: Rate | None, oracle: Rate | None) -> Finding:
     """Judge a policy that does not look: it must not be as good as one that knows the state."""
     if rate is None:
-        return unchecked(name, "random_actions is None, or no episode ended in time")
+        reason = "random_actions or oracle is None, or no episode ended in time"
+        return unchecked(name, reason)
     seen = f"{rate}: success (return) in {rate.episodes} episodes of {rate.turns:.1f} turns"
     if rate.success is None:
         return passed(name, seen)

@@ -37,7 +37,8 @@ class Plugin:
     def classes(self, kind: type[T]) -> Iterator[type[T]]:
         """The classes of one kind that the plug-in defines itself, without the abstract ones."""
         defined: set[type] = set()
-        for thing in vars(self.module).values() if self.module else ():
+        # A list, because whoever uses a class may import something into the module.
+        for thing in list(vars(self.module).values()) if self.module else ():
             if not isinstance(thing, type) or not issubclass(thing, kind) or isabstract(thing):
                 continue
             if f"{thing.__module__}.".startswith(f"{self.path}.") and thing not in defined:
