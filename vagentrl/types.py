@@ -35,31 +35,14 @@ AtLimit = Literal["end", "bootstrap"]
 is 0; with ``bootstrap`` that value is the critic's."""
 
 
+def encodable(text: str) -> str:
+    """Text that UTF-8 and every tokenizer can encode: half of a surrogate pair becomes ``?``."""
+    return text.encode(errors="replace").decode()
+
+
 def harmless(text: str) -> str:
     """Text that stands for no image and that every tokenizer can encode."""
-    return text.replace(IMAGE_PLACEHOLDER, "(image)").encode("utf-8", "replace").decode("utf-8")
-
-
-def check_text(text: object, name: str) -> None:
-    """Check that what is to be shown to a model is text that a tokenizer can encode.
-
-    Args:
-        text: What is to be shown.
-        name: What it is, for the error.
-
-    Raises:
-        PartError: If it is no string, or holds half of a surrogate pair.
-    """
-    if not isinstance(text, str):
-        raise PartError(f"{name} is {seen(text)}; give a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        around = text[max(error.start - 20, 0) : error.end + 20]
-        raise PartError(
-            f"{name} holds half of a surrogate pair, which no tokenizer can encode, at {around!r}; "
-            "write text.encode('utf-8', 'replace').decode()"
-        ) from error
+    return encodable(text.replace(IMAGE_PLACEHOLDER, "(image)"))
 
 
 # ---------------------------------------------------------------- between agent and environment
@@ -81,8 +64,8 @@ class Observation:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        check_text(self.text, "an observation's text")
-        check_text(self.hint, "an observation's hint")
+        if not isinstance(self.text, str):
+            raise PartError(f"an observation's text is {seen(self.text)}; give a string")
         if not isinstance(self.images, tuple):
             raise PartError(
                 f"an observation's images are {seen(self.images)}; give a tuple, which is (image,) "

@@ -504,9 +504,9 @@ class MetricNan(Corridor):
         return replace(super().step(reply), metrics={"speed": float("nan")})
 
 
-class HalfACharacter(Corridor):
+class NoPicture(Corridor):
     def _observe(self) -> Observation:
-        return Observation("You see \ud83d.")
+        return Observation("<image>")
 
 
 class HugeReward(Corridor):

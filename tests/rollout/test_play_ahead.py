@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ class Watched(ScriptedEngine):
         self.changed = threading.Condition()
         self.sampling, self.at_updates = 0, []
         self.threads: set[str] = set()
+        self.begun = Counter[int]()
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self.threads.add(threading.current_thread().name)
@@ -57,6 +59,18 @@ class Watched(ScriptedEngine):
 
     def rest(self) -> None:
         self.at_updates.append(("rest", self.sampling))
+
+    def begins(self, iteration: int) -> None:
+        """An episode of this iteration has its first reply."""
+        with self.changed:
+            self.begun[iteration] += 1
+            self.changed.notify_all()
+
+    def wait_until_begun(self, iterations: range, episodes: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: all(self.begun[each] == episodes for each in iterations), 20
+            )
 
     def wait_for(self, version: int) -> None:
         with self.changed:
@@ -75,6 +89,8 @@ class Waiting(toy.Countdown):
 
     def step(self, reply: Reply) -> StepResult:
         result = super().step(reply)
+        if self.turns == 1:
+            self.engine.begins(self.iteration)
         self.engine.wait_for(self.wanted(self.iteration))
         return replace(result, terminated=self.turns == 2)
 
@@ -156,6 +172,7 @@ def test_an_episode_goes_on_under_newer_weights_and_each_turn_says_by_which_it_w
             ages = number - begun, number - ended
             assert collection.report["rollout/staleness"] == sum(ages) / 2
             assert collection.report["rollout/staleness_max"] == ages[0] <= staleness
+            engine.wait_until_begun(range(number + 1, min(number + 1 + staleness, END)), 6)
 
 
 class Uneven(toy.Countdown):

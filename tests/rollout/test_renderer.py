@@ -154,6 +154,12 @@ def test_no_text_becomes_a_special_token(renderer: Renderer):
     assert special in renderer.decode(renderer.next(evil))
 
 
+def test_half_of_a_surrogate_pair_is_a_question_mark(renderer: Renderer):
+    broken, whole = (Observation(f"at 1{c}", hint=f"Up{c}") for c in "\ud83d?")
+    assert renderer.first("Play\ud83d.", broken) == renderer.first("Play?.", whole)
+    assert renderer.next(broken) == renderer.next(whole)
+
+
 def test_a_hint_is_the_last_line_of_what_is_seen(renderer: Renderer):
     told, shown = Observation("You see a box.", hint="Hint: Go up."), "You see a box.\nHint: Go up."
     assert renderer.first("Play.", told) == renderer.first("Play.", Observation(shown))

@@ -45,8 +45,8 @@ class Unruly(Environment):
                 re.match("(a+)+$", "a" * 60 + "b")
             case "exit":
                 sys.exit("no levels left")
-            case "half a character":
-                return StepResult(Observation("\ud83d"), 0.0)
+            case "no picture":
+                return StepResult(Observation("<image>"), 0.0)
             case "take memory":
                 held = [bytearray(1 << 20) for _ in range(4096)]
                 return StepResult(Observation(f"took {len(held)} MiB"), 0.0)
@@ -91,7 +91,7 @@ def test_a_segfault_fails_its_episode_alone():
     ("text", "message"),
     [
         ("exit", "SystemExit: no levels left"),
-        ("half a character", "PartError: an observation's text holds half of a surrogate pair"),
+        ("no picture", "ShapeError: an observation has 1 <image> placeholders but 0 images"),
     ],
 )
 def test_what_ends_an_episode_is_told_with_its_line(text: str, message: str):

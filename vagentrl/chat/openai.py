@@ -25,6 +25,7 @@ from vagentrl.chat.endpoint import (
 )
 from vagentrl.errors import ChatError, ConfigError
 from vagentrl.event_loops import close_at_the_end
+from vagentrl.types import encodable
 
 if TYPE_CHECKING:
     from openai import APIStatusError
@@ -320,7 +321,7 @@ class OpenAIChat(ChatModel):
                 f"the reply is empty (finish_reason {session.shown(str(finish))!r})",
                 "Does the model have a chat template?",
             )
-        text = text.encode(errors="replace").decode()  # JSON may contain a lone surrogate
+        text = encodable(text)  # JSON may contain a lone surrogate
         written = session.without_key(text)
         return ChatReply(written, timer.prompt_tokens, timer.reply_tokens, timer.cost)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vagentrl.errors import ShapeError
 from vagentrl.pictures import digest
-from vagentrl.types import AtLimit, Observation, Prompt, RolloutBatch, Trajectory, Turn
+from vagentrl.types import AtLimit, Observation, Prompt, RolloutBatch, Trajectory, Turn, encodable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -148,7 +148,7 @@ def _rows(
 
 def _fingerprint(observation: Observation) -> bytes:
     """A digest of an observation's text and images; equal observations have the same digest."""
-    seen = hashlib.blake2b(observation.text.encode(), digest_size=16)
+    seen = hashlib.blake2b(encodable(observation.text).encode(), digest_size=16)
     for image in observation.images:
         seen.update(digest(image))
     return seen.digest()

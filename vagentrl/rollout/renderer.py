@@ -21,7 +21,14 @@ from vagentrl.errors import ConfigError, EnvError
 from vagentrl.models.load import checkpoint_path, generation_end_ids, load_config, reads_images
 from vagentrl.rollout.chat_template import conversation, read_chat_template, render
 from vagentrl.rollout.images import ImageEncoder
-from vagentrl.types import IMAGE_PLACEHOLDER, Example, Observation, Pictures, VisionInputs
+from vagentrl.types import (
+    IMAGE_PLACEHOLDER,
+    Example,
+    Observation,
+    Pictures,
+    VisionInputs,
+    encodable,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -278,7 +285,7 @@ class Renderer:
         return tuple(ids)
 
     def _encode_anew(self, text: str) -> tuple[int, ...]:
-        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+        return tuple(self._backend.encode(encodable(text), add_special_tokens=False).ids)
 
     def _pieces(self, affix: str) -> Pieces:
         """Split a text of the template into special tokens (ids) and the text between them."""

@@ -21,16 +21,7 @@ from vagentrl.errors import ConfigError, EnvError, VagentError, seen, where
 from vagentrl.formats import ReplyFormat
 from vagentrl.rollout.worker_kinds import ProcessWorker, ThreadWorker
 from vagentrl.signatures import check_signatures
-from vagentrl.types import (
-    Claim,
-    ClaimKind,
-    Example,
-    Observation,
-    Reply,
-    State,
-    StepResult,
-    check_text,
-)
+from vagentrl.types import Claim, ClaimKind, Example, Observation, Reply, State, StepResult
 
 EnvironmentFactory = Callable[[], Environment]
 
@@ -56,7 +47,8 @@ def reset(
     if not isinstance(observation, Observation):
         raise EnvError.returned(environment, "reset", observation, "return an Observation alone")
     prompt = environment.system_prompt()
-    check_text(prompt, f"what {type(environment).__name__}.system_prompt returned")
+    if not isinstance(prompt, str):
+        raise EnvError.returned(environment, "system_prompt", prompt, "return a string")
     examples = environment.examples()
     if not isinstance(examples, tuple) or not all(isinstance(one, Example) for one in examples):
         wanted = "return a tuple of Example(observation, reply)"
