@@ -92,7 +92,8 @@ def test_turns_share_a_state_where_their_group_saw_the_same():
         turns = (replace(turn((11,), (21,), 0.0), observation=Observation(t)) for t in texts)
         return Trajectory("toy", 3, group, tuple(turns), "terminated")
 
-    rows = batch(seen(8, "here", "there", "here"), seen(8, "there"), seen(9, "here"))
+    half = "half of a surrogate pair: \ud83d"
+    rows = batch(seen(8, "here", half, "here"), seen(8, half), seen(9, "here"))
     states = [row[row >= 0].tolist() for row in rows.state_ids]
     assert states == [[0, 1, 0], [1], [2]]
 

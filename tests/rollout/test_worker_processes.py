@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,17 @@ def test_a_process_that_died_after_its_episode_is_replaced_before_the_next():
     assert eventually(lambda: is_finished(int(number)))
     (other,) = ends(places, "look")
     assert other.isdigit() and other != number
+    places.close()
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it():
+    places = pool(size=1)
+    asked: list[str] = []
+    thread = threading.Thread(target=lambda: asked.extend(ends(places, "look")))
+    thread.start()
+    thread.join()
+    time.sleep(0.3)
+    assert ends(places, "look") == asked
     places.close()
 
 

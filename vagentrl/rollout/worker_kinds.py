@@ -96,8 +96,11 @@ class ProcessWorker:
             target=_serve, args=(theirs, factory, memory_gb), daemon=True
         )
         self._caller = ThreadWorker(lambda: ours, closes=False)
-        # By the thread that lives until the process has ended: see `_end_with_the_thread`.
-        self._caller.submit(lambda _: self._process.start()).result()
+        # By a thread that lives until the process has ended: see `_end_with_the_thread`.
+        if threading.current_thread() is threading.main_thread():
+            self._process.start()
+        else:
+            self._caller.submit(lambda _: self._process.start()).result()
         theirs.close()
         self._answer: Future | None = None
 
