@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -119,14 +121,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server = cast(ViewerServer, self.server)
-        self.close_connection = True  # what is left of a refused request is not read
+        self.close_connection = True
         length = self.headers.get("Content-Length", "")
         if server.play is None:
-            return self._refuse(HTTPStatus.NOT_IMPLEMENTED, "nothing can be played here")
+            return self._refuse_unread(HTTPStatus.NOT_IMPLEMENTED, "nothing can be played here")
         if not self._asked_for_here() or not self._from_own_page():
-            return self._refuse(HTTPStatus.FORBIDDEN, "only this server's own page may ask")
+            return self._refuse_unread(HTTPStatus.FORBIDDEN, "only this server's own page may ask")
         if not (length.isascii() and length.isdecimal() and int(length[:20]) <= MOST_BYTES):
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too long")
+            return self._refuse_unread(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request is too long"
+            )
         action = urlsplit(self.path).path.removeprefix("/play/")
         try:
             asked = json.loads(self.rfile.read(int(length)))
@@ -159,6 +163,20 @@ class _Handler(BaseHTTPRequestHandler):
             and self.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
             and self.headers.get("Content-Type", "").partition(";")[0] == _TYPES["json"]
         )
+
+    def _refuse_unread(self, status: HTTPStatus, why: str) -> None:
+        """Refuse a request whose body is not read.
+
+        What comes of it in the next moments is dropped: closing a connection with unread bytes
+        resets it, and the answer may then be lost.
+        """
+        self._refuse(status, why)
+        deadline = time.monotonic() + 1
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(1)
+            while time.monotonic() < deadline and self.connection.recv(2**16):
+                pass
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._send(status, "json", to_json({"error": why}).encode("ascii"), True)
