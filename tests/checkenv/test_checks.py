@@ -1,7 +1,11 @@
 """Every check must find the mistake that it is for, and none in a sound environment."""
 
-from collections.abc import Callable
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from tests.checkenv import toys
@@ -35,6 +39,19 @@ CHECKS: list[Check] = [
     check_close,
     check_process,
 ]
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take back what environments change in this process."""
+    monkeypatch.chdir(".")
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    handler = signal.getsignal(signal.SIGINT)
+    generators = random.getstate(), np.random.get_state()
+    yield
+    signal.signal(signal.SIGINT, handler)
+    random.setstate(generators[0])
+    np.random.set_state(generators[1])
 
 
 def bench(kind: type[Environment]) -> Bench:
