@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.checkenv import toys
+from tests.checkenv import toys, unruly
 from vagentrl.checkenv import TABLE_HEAD, Effort, Report, check_environment
 from vagentrl.checkenv import checker as checker_module
 from vagentrl.checkenv.bench import Bench
@@ -46,7 +46,7 @@ def test_an_environment_that_depends_on_the_hash_seed_is_found(
 
 def test_a_segfault_fails_its_check_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch):
     only(monkeypatch, {"contract", "initial states"}, {"empty"})
-    report = report_on(toys.Segfaults)
+    report = report_on(unruly.Segfaults)
     assert verdicts(report)["contract"] == "fail"
     assert "SIGSEGV" in report.findings[0].seen
     assert verdicts(report)["splits"] == "pass"
@@ -54,7 +54,7 @@ def test_a_segfault_fails_its_check_and_the_next_one_goes_on(monkeypatch: pytest
 
 def test_a_hang_fails_its_check(monkeypatch: pytest.MonkeyPatch):
     only(monkeypatch, {"skill"}, {"empty"})
-    report = report_on(toys.Hangs, Effort(4, 12, 2, seconds=0.2, patience_s=1.0))
+    report = report_on(unruly.Hangs, Effort(4, 12, 2, seconds=0.2, patience_s=1.0))
     assert verdicts(report)["skill"] == "fail"
     assert "no answer within 1.2 s" in report.findings[0].seen
 
@@ -63,7 +63,7 @@ def test_one_that_hangs_in_every_call_is_asked_twice(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(checker_module, "STARTUP_S", 20)
     asked = {"contract", "misuse", "skill", "memory"}
     only(monkeypatch, asked, set(HOSTILE))
-    report = report_on(toys.HangsAtOnce, Effort(4, 12, 2, seconds=0.2, patience_s=0.5))
+    report = report_on(unruly.HangsAtOnce, Effort(4, 12, 2, seconds=0.2, patience_s=0.5))
     told = [(finding.check, finding.verdict) for finding in report.findings]
     assert told == [
         ("contract", "fail"), ("misuse", "fail"), ("skill", "not checked"),
@@ -75,7 +75,7 @@ def test_one_that_hangs_in_every_call_is_asked_twice(monkeypatch: pytest.MonkeyP
 
 def test_one_mistake_is_told_once(monkeypatch: pytest.MonkeyPatch):
     only(monkeypatch, {"contract", "misuse", "members of a group"}, set())
-    first, *others = report_on(toys.NoPicture).findings
+    first, *others = report_on(unruly.NoPicture).findings
     assert "1 <image> placeholders but 0 images" in first.seen and first.check == "contract"
     assert [finding.seen for finding in others[:2]] == ["the same error as under contract"] * 2
 
@@ -88,13 +88,13 @@ def test_the_reply_that_crashes_an_environment_is_named(monkeypatch: pytest.Monk
 
 
 def test_the_line_that_raises_on_a_reply_is_named():
-    with pytest.raises(EnvError, match=r"(?s)NUL as the whole reply: ValueError.*toys\.py:\d+"):
-        answer_hostile(Bench(toys.RaisesOnNul, BRIEF), "NUL")
+    with pytest.raises(EnvError, match=r"(?s)NUL as the whole reply: ValueError.*unruly\.py:\d+"):
+        answer_hostile(Bench(unruly.RaisesOnNul, BRIEF), "NUL")
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(toys.CannotBeMade, "FileNotFoundError: levels.json"), (toys.Exits, "exit code 3")],
+    [(unruly.CannotBeMade, "FileNotFoundError: levels.json"), (unruly.Exits, "exit code 3")],
 )
 def test_an_environment_that_cannot_start_is_a_finding(
     kind: type[Environment], message: str, monkeypatch: pytest.MonkeyPatch
@@ -158,8 +158,8 @@ def test_a_wrong_setting_is_refused_with_a_guess(capsys: pytest.CaptureFixture[s
 
 def test_a_setting_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
-        main(["check-env", "tests.checkenv.toys.NeedsAPath"])
-    said = "env is tests.checkenv.toys.NeedsAPath, which needs settings without a default; give "
+        main(["check-env", "tests.checkenv.unruly.NeedsAPath"])
+    said = "env is tests.checkenv.unruly.NeedsAPath, which needs settings without a default; give "
     assert f"{said}--env.path and --env.width\n" in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tests.checkenv import toys
+from tests.checkenv import toys, unruly
 from vagentrl.checkenv.agreement import check_agreement
 from vagentrl.checkenv.bench import Bench
 from vagentrl.checkenv.contract import check_contract, check_misuse
@@ -101,22 +101,22 @@ def test_luck_on_the_way_is_no_mistake(check: Check):
         (toys.OracleTooLate, check_skill, "oracle", "a limit ended the episode after 40 turns"),
         (toys.AlwaysRight, check_skill, "constant reply", "<answer>Right</answer>"),
         (toys.SameWay, check_skill, "fixed plan", "100% (1.00)"),
-        (toys.RemembersEpisodes, check_memory, "memory", "KiB of Python objects"),
-        (toys.RemembersPictures, check_memory, "memory", "KiB of the process"),
-        (toys.LeavesAThread, check_close, "close", "6 threads"),
-        (toys.LeavesAProcess, check_close, "close", "9 children, 9 files"),
-        (toys.LeavesAFile, check_close, "close", "6 files"),
-        (toys.LeavesAFileAReset, check_close, "close", "6 files"),
-        (toys.LeavesAFolder, check_close, "close", "6 temporary files"),
+        (unruly.RemembersEpisodes, check_memory, "memory", "KiB of Python objects"),
+        (unruly.RemembersPictures, check_memory, "memory", "KiB of the process"),
+        (unruly.LeavesAThread, check_close, "close", "6 threads"),
+        (unruly.LeavesAProcess, check_close, "close", "9 children, 9 files"),
+        (unruly.LeavesAFile, check_close, "close", "6 files"),
+        (unruly.LeavesAFileAReset, check_close, "close", "6 files"),
+        (unruly.LeavesAFolder, check_close, "close", "6 temporary files"),
         (toys.SamePicture, check_agreement, "images", "the same in"),
         (toys.OneCanvas, check_agreement, "images", "was painted over"),
         (toys.EndsTwiceInSuccess, check_contract, "ends of episodes", "both terminated and"),
         (toys.NamelessStates, check_initial_states, "initial states", "for one seed differ"),
-        (toys.SeedsNumpy, check_process, "rest of the process", "the generator of numpy.random"),
-        (toys.DrawsFromRandom, check_process, "rest of the process", "the generator of `random`"),
-        (toys.ChangesFolder, check_process, "rest of the process", "the current folder"),
-        (toys.ChangesVariables, check_process, "rest of the process", "variables of the"),
-        (toys.IgnoresInterrupts, check_process, "rest of the process", "handlers of signals"),
+        (unruly.SeedsNumpy, check_process, "rest of the process", "the generator of numpy.random"),
+        (unruly.DrawsFromRandom, check_process, "rest of the process", "the generator of `random`"),
+        (unruly.ChangesFolder, check_process, "rest of the process", "the current folder"),
+        (unruly.ChangesVariables, check_process, "rest of the process", "variables of the"),
+        (unruly.IgnoresInterrupts, check_process, "rest of the process", "handlers of signals"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -131,12 +131,16 @@ def test_a_mistake_is_found(kind: type[Environment], check: Check, name: str, se
 @pytest.mark.parametrize(
     ("kind", "check", "message"),
     [
-        (toys.ListAsPlan, check_skill, r"ListAsPlan.oracle returned .*; return a tuple of strings"),
-        (toys.TextAsActions, check_contract, "TextAsActions.random_actions returned 'Left'"),
-        (toys.DictAsState, check_agreement, r"DictAsState.state returned \{.*return State"),
-        (toys.ArrayAsFrame, check_agreement, "ArrayAsFrame.frame returned .*return a PIL image"),
-        (toys.NumberedMetrics, check_contract, "with a metric named 3"),
-        (toys.HugeReward, check_skill, r"the reward is 1e\+39"),
+        (
+            unruly.ListAsPlan,
+            check_skill,
+            r"ListAsPlan.oracle .*; return a tuple of strings",
+        ),
+        (unruly.TextAsActions, check_contract, "TextAsActions.random_actions returned 'Left'"),
+        (unruly.DictAsState, check_agreement, r"DictAsState.state returned \{.*return State"),
+        (unruly.ArrayAsFrame, check_agreement, "ArrayAsFrame.frame returned .*return a PIL image"),
+        (unruly.NumberedMetrics, check_contract, "with a metric named 3"),
+        (unruly.HugeReward, check_skill, r"the reward is 1e\+39"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -146,7 +150,7 @@ def test_what_cannot_be_used_is_named(kind: type[Environment], check: Check, mes
 
 
 def test_a_metric_that_is_no_number_equals_itself():
-    assert failures(toys.MetricNan, check_independence) == {}
+    assert failures(unruly.MetricNan, check_independence) == {}
 
 
 def test_a_broken_oracle_makes_no_other_play_as_good():
@@ -154,13 +158,13 @@ def test_a_broken_oracle_makes_no_other_play_as_good():
 
 
 def test_a_bounded_cache_is_no_leak_whatever_is_in_it():
-    assert failures(toys.KeepsTheLatest, check_memory) == {}
+    assert failures(unruly.KeepsTheLatest, check_memory) == {}
 
 
 def test_a_leak_grows_all_the_time_and_a_cache_does_not():
     many = Effort(episodes=600, states=8, plays=2, seconds=120, patience_s=20)
-    (sound,) = check_memory(Bench(toys.KeepsSomeLarge, many)).findings
-    (leak,) = check_memory(Bench(toys.RemembersSeeds, many)).findings
+    (sound,) = check_memory(Bench(unruly.KeepsSomeLarge, many)).findings
+    (leak,) = check_memory(Bench(unruly.RemembersSeeds, many)).findings
     assert "over 300 episodes after 300" in sound.seen and "over 300" in leak.seen
     assert (sound.verdict, leak.verdict) == ("pass", "fail")
     kilobytes = float(sound.seen.partition(" ")[0])
@@ -174,7 +178,7 @@ def test_an_episode_that_never_ends_is_an_error_of_the_environment():
 
 def test_closing_twice_must_not_fail():
     with pytest.raises(OSError, match="Bad file descriptor"):
-        check_close(bench(toys.ClosesOnce))
+        check_close(bench(unruly.ClosesOnce))
 
 
 def test_a_sound_environment_answers_every_hostile_reply():

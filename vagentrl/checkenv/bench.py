@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import TypeVar
 
@@ -72,6 +73,20 @@ def open_bench(factory: EnvironmentFactory, effort: Effort, judge: Judge | None)
     os.dup2(nowhere, 1)
     os.close(nowhere)
     return Bench(factory, effort, judge)
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment, also for processes that start in the block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def reset(environment: Environment, seed: int, transition_seed: int = 0) -> Observation:

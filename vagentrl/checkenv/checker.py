@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
 from vagentrl.checkenv.agreement import check_agreement
-from vagentrl.checkenv.bench import Bench, open_bench
+from vagentrl.checkenv.bench import Bench, open_bench, variable
 from vagentrl.checkenv.contract import check_contract, check_misuse
 from vagentrl.checkenv.effort import LONG, Effort
 from vagentrl.checkenv.hostile import HOSTILE, answer_hostile
@@ -86,7 +84,7 @@ def check_environment(
         made = failed("start", str(error), wanted, "see that the class can be made and imported")
         return Report(name, (made,))
     whole: dict[str, Callable[[_Seat], Checked]] = {
-        **{title: partial(_asked, check=check) for title, check in CHECKS.items()},
+        **{title: partial(_Seat.ask, function=check) for title, check in CHECKS.items()},
         "the same in two processes": _two_processes,
         "rest of the process": _in_a_new_process,
         "hostile replies": _hostile,
@@ -112,10 +110,6 @@ def check_environment(
     return Report(name, tuple(findings), skill, states, extra, licence)
 
 
-def _asked(seat: _Seat, check: Callable[[Bench], Checked]) -> Checked:
-    return seat.ask(check)
-
-
 class _Seat:
     """A process in which the environment is played; a new one after each that failed."""
 
@@ -137,7 +131,8 @@ class _Seat:
         patience = effort.seconds + effort.patience_s
         if self._worker is None:
             patience += STARTUP_S
-            with _hash_seed(self.hash_seed):
+            # Its sets and dictionaries are ordered by this seed.
+            with variable("PYTHONHASHSEED", str(self.hash_seed)):
                 self._worker = ProcessWorker(partial(open_bench, *self.settings))
         answer: Future[Any] = self._worker.submit(function, *arguments)
         try:
@@ -154,20 +149,6 @@ class _Seat:
         if self._worker is not None:
             self._worker.close()
             self._worker = None
-
-
-@contextmanager
-def _hash_seed(seed: int) -> Iterator[None]:
-    """Let processes that start in the block order their sets and dictionaries by this seed."""
-    before = os.environ.get("PYTHONHASHSEED")
-    os.environ["PYTHONHASHSEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONHASHSEED"]
-        else:
-            os.environ["PYTHONHASHSEED"] = before
 
 
 def _broken(check: str, error: EnvError, first: str) -> Finding:

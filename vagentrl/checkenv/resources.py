@@ -24,6 +24,7 @@ from vagentrl.checkenv.bench import (
     reply_with,
     reset,
     step,
+    variable,
 )
 from vagentrl.checkenv.report import Checked, Finding, failed, passed
 from vagentrl.environment import Environment, seed_of
@@ -154,14 +155,16 @@ def check_close(bench: Bench) -> Checked:
 @contextmanager
 def _own_temporary_folder() -> Iterator[None]:
     """Let temporary files be made in a folder that no other program uses."""
-    before = tempfile.tempdir, os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        tempfile.tempdir = os.environ["TMPDIR"] = folder
+    before = tempfile.tempdir
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        variable("TMPDIR", folder),
+    ):
+        tempfile.tempdir = folder
         try:
             yield
         finally:
-            tempfile.tempdir, variable = before
-            os.environ.pop("TMPDIR") if variable is None else os.environ.update(TMPDIR=variable)
+            tempfile.tempdir = before
 
 
 def _check_close(bench: Bench) -> Checked:
