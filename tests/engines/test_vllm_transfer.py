@@ -56,7 +56,7 @@ class Network(NamedTuple):
 
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    from vllm.distributed.weight_transfer import nccl_engine
+    from vllm.distributed.weight_transfer import nccl_engine  # pyright: ignore[reportMissingImports]
 
     sent: dict[str, torch.Tensor] = {}
 
@@ -77,7 +77,7 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 
 def test_nccl_numbers_the_workers_of_all_servers_after_the_trainer(nccl: Network):
-    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
+    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo  # pyright: ignore[reportMissingImports]
 
     Transfer("nccl").send(load_model(TEXT), nccl.servers, False)
     bodies = [worker.body("/init_weight_transfer_engine") for worker in nccl.workers]
@@ -151,8 +151,8 @@ def test_a_transfer_that_hangs_ends_the_run(nccl: Network, monkeypatch):
 
 
 def test_ipc_sends_the_same_handles_to_all_servers(nccl: Network, monkeypatch):
-    from vllm import envs
-    from vllm.distributed.weight_transfer import ipc_engine
+    from vllm import envs  # pyright: ignore[reportMissingImports]
+    from vllm.distributed.weight_transfer import ipc_engine  # pyright: ignore[reportMissingImports]
 
     class Properties:
         uuid = "GPU-1"

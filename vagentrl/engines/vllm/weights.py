@@ -139,7 +139,7 @@ def _read(module: nn.Module, kind: str) -> Tensor | None:
     held = getattr(module, kind, None)
     if held is not None and held.numel():
         return held if held.dtype in PLAIN else None
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     width = getattr(module, "input_size_per_partition", None)
     plain = isinstance(method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
     if kind != "weight" or not plain or width is None:
